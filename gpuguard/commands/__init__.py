@@ -1,0 +1,31 @@
+"""One file a sub-command. To add one, write `commands/<name>.py` and its row in COMMANDS.
+
+A command's module has: a docstring (first line: what the command answers), `EXAMPLE` (one command line),
+`arguments(parser)` and `run(args) -> exit code`. Heavy imports stand inside the function that needs them.
+The index below is written out because looking into the folder at each start would cost more than many a command;
+tests/contract/test_commands.py holds it against the folder.
+"""
+
+import importlib
+from argparse import ArgumentParser, Namespace
+from typing import Protocol, cast
+
+COMMANDS: dict[str, str] = {
+    "scan": "which events are in these kernel logs?",
+}
+
+
+class Command(Protocol):
+    """What a module on this shelf offers."""
+
+    EXAMPLE: str
+    __doc__: str | None
+
+    def arguments(self, parser: ArgumentParser) -> None: ...
+
+    def run(self, args: Namespace) -> int: ...
+
+
+def module_of(name: str) -> Command:
+    """The module that implements a command."""
+    return cast(Command, importlib.import_module(f"gpuguard.commands.{name.replace('-', '_')}"))

@@ -1,0 +1,1 @@
+"""One file a long-running process, named as its unit."""

@@ -1,0 +1,1 @@
+"""What is true of each subject, and what to do about it."""

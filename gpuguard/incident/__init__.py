@@ -1,0 +1,1 @@
+"""Joins findings that have one cause."""

@@ -1,0 +1,6 @@
+"""One file a family of metrics, computed from a Snapshot.
+
+To add one, write `metrics/<name>.py` with `families(snapshot)`; `runtime/plugins` finds it by its name. Names follow
+`gpuguard_<what>_<unit>[_total]`, base units, at most six labels. What the machine cannot tell has no series: it is
+never 0.
+"""

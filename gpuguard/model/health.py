@@ -1,0 +1,240 @@
+"""What is true of each subject: standing findings, incidents, states, the drain, and what changed."""
+
+from typing import Literal
+
+import msgspec
+
+from gpuguard.model.actions import Action, Question
+from gpuguard.model.events import SourceLevel
+from gpuguard.model.findings import Finding, Remedy, Severity
+from gpuguard.model.ids import BootId, EventId, GpuSerial, GpuUuid, IncidentId, PciAddress, SubjectId, TokenId
+from gpuguard.model.instants import Instant
+from gpuguard.model.story import StoryEntry
+
+State = Literal["healthy", "watched", "unfit", "unknown", "returning"]
+STATES: tuple[State, ...] = ("healthy", "watched", "unfit", "unknown", "returning")
+
+DecidedAction = Literal["none", "watch", "test", "drain", "reset_gpu", "reboot_node", "replace", "release"]
+PolicyName = Literal["default", "strict", "observe"]
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """A finding that stands on a subject.
+
+    `finding` is the strongest report of it. `sources` are the independent witnesses of it. `secondary_to` names the
+    root cause when another finding of the same incident explains this one. `remedy` is the finding's, raised by what
+    was already tried. `fresh` is false when the report was old news at the time it was read; `confirmed` is true
+    once enough witnesses agree, and stays so.
+    """
+
+    finding: Finding
+    incident: IncidentId
+    first: Instant
+    last: Instant
+    count: int
+    sources: tuple[str, ...]
+    remedy: Remedy
+    because: tuple[EventId, ...]
+    secondary_to: str | None = None
+    fresh: bool = True
+    confirmed: bool = False
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """A remedy that was seen to be applied while this fault stood."""
+
+    code: str
+    remedy: Remedy
+    at: Instant
+
+
+class SubjectHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known of one subject.
+
+    `probation_from` is set while it is returning. `seen` is the newest boot in which it answered on the bus, None for
+    what nobody looked for there. `last_fault` is the code that made it unfit the last time.
+    """
+
+    id: SubjectId
+    since: Instant
+    state: State = "healthy"
+    remedy: Remedy = "none"
+    pci: PciAddress | None = None
+    uuid: GpuUuid | None = None
+    serial: GpuSerial | None = None
+    index: int | None = None
+    standing: tuple[Standing, ...] = ()
+    applied: tuple[Applied, ...] = ()
+    probation_from: Instant | None = None
+    seen: BootId | None = None
+    last_fault: str | None = None
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """One root cause and its consequences on one subject. `name` is the code of its strongest member."""
+
+    id: IncidentId
+    subject: SubjectId
+    name: str
+    opened: Instant
+    last: Instant
+    members: tuple[str, ...]
+    part_of: IncidentId | None = None
+
+
+DrainState = Literal["owed", "standing", "foreign", "refused", "releasing", "overridden"]
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """The one drain of this node that gpuguard wants or holds.
+
+    `reason` is the text for the scheduler. `by` is 'gpuguard' or the person who asked. `foreign` means that somebody
+    else holds the node; `overridden` that somebody took ours away, which is respected until another fault comes.
+    `written` is when the reason was last written, `writes` how often. With `dry_run` nothing outside was touched.
+    """
+
+    token: TokenId
+    subject: SubjectId
+    code: str
+    reason: str
+    since: Instant
+    by: str = "gpuguard"
+    state: DrainState = "owed"
+    message: str = ""
+    node_state: str | None = None
+    written: Instant | None = None
+    writes: int = 0
+    dry_run: bool = True
+    because: tuple[EventId, ...] = ()
+
+
+class SourceHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """What the core knows of a source."""
+
+    name: str
+    level: SourceLevel
+    reason: str
+    since: Instant
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on a subject changed, or a new finding stands on it; a line of `replay --json`."""
+
+    at: Instant
+    subject: SubjectId
+    uuid: GpuUuid | None
+    finding: str
+    severity: Severity
+    action: DecidedAction
+    before: State
+    state: State
+    remedy: Remedy
+    reason: str
+    incident: IncidentId | None
+    because: tuple[EventId, ...]
+
+
+class Owed(msgspec.Struct, frozen=True, kw_only=True):
+    """An action newly owed, or one that is owed no longer."""
+
+    action: Action
+    cancelled: bool = False
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from one event, besides the new health.
+
+    `urgent` is false when only counts moved: such a decision may be written together with later ones. `failed` names
+    the checks that crashed on this event.
+    """
+
+    transitions: tuple[Transition, ...] = ()
+    story: tuple[StoryEntry, ...] = ()
+    owed: tuple[Owed, ...] = ()
+    questions: tuple[Question, ...] = ()
+    keep_event: bool = False
+    urgent: bool = False
+    failed: tuple[str, ...] = ()
+
+
+class FindingView(msgspec.Struct, frozen=True, kw_only=True):
+    """A standing finding as people and scrapers see it. Units: seconds since 1970 and seconds of age."""
+
+    subject: SubjectId
+    code: str
+    check: str
+    severity: Severity
+    confirmed: bool
+    remedy: Remedy
+    reason: str
+    count: int
+    first_utc: float | None
+    last_utc: float | None
+    sources: tuple[str, ...]
+    secondary_to: str | None
+    latched: bool
+    because: tuple[EventId, ...]
+
+
+class SubjectView(msgspec.Struct, frozen=True, kw_only=True):
+    """One subject's health now."""
+
+    id: SubjectId
+    state: State
+    remedy: Remedy
+    uuid: GpuUuid | None
+    serial: GpuSerial | None
+    findings: tuple[FindingView, ...]
+
+
+class SourceView(msgspec.Struct, frozen=True, kw_only=True):
+    """One source as supervision sees it. `last_success_utc` in seconds since 1970."""
+
+    name: str
+    level: SourceLevel
+    reason: str
+    last_success_utc: float | None
+    lost: int
+    restarts: int
+
+
+class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What only the shell knows about the agent itself.
+
+    `events` counts by (kind, code); `results` by (verb, result); `actions` by state; `latency` are cumulative
+    histogram counts of seconds by upper bound, with their sum and the count of all.
+    """
+
+    version: str
+    mode: str
+    policy: PolicyName
+    sources: tuple[SourceView, ...] = ()
+    events: dict[str, int] = {}
+    results: dict[str, int] = {}
+    actions: dict[str, int] = {}
+    latency: tuple[tuple[float, int], ...] = ()
+    latency_sum: float = 0.0
+    latency_count: int = 0
+    store_errors: int = 0
+    mailbox_depth: int = 0
+    cpu_seconds: float = 0.0
+    resident_bytes: int = 0
+    actuator_ok: bool | None = None
+    check_errors: dict[str, int] = {}
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The node at one moment: what metrics, `check` and `status` are computed from.
+
+    `level` is 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN; `confirmed` tells whether a CRITICAL may keep jobs away;
+    `line` is the one sentence for people.
+    """
+
+    at: Instant
+    boot: BootId
+    level: int
+    confirmed: bool
+    line: str
+    subjects: tuple[SubjectView, ...]
+    drain: Drain | None
+    shell: ShellFacts

@@ -1,0 +1,170 @@
+"""Every seam of gpuguard, on one page. What stands here is a promise between folders; nothing here does work."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import msgspec
+
+from gpuguard.model.actions import Action, Outcome, Question
+from gpuguard.model.events import AnyEvent, Batch, Cursor, LogLine, Parsed
+from gpuguard.model.findings import Finding
+from gpuguard.model.ids import EventId, SubjectId
+from gpuguard.model.instants import Instant
+from gpuguard.model.story import Change, OwedAction, StoryEntry
+
+
+class Clock(Protocol):
+    """The only way to learn what time it is."""
+
+    def now(self) -> Instant: ...
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One kernel message as a form understood it, without the log's own prefix.
+
+    `trusted` is false when the form tells that the kernel did not write it (a facility other than kern, a
+    transport other than kernel). `utc` and `boot_seconds` are None where the form carries none. `sequence` is
+    kmsg's. `fragment` is true for kmsg's `c` and `+` flags. `continued` is true for a printed line that carries no
+    prefix of its own and may belong to the line before. `name` is the form's file name. `repeated` is how often the
+    line says that it came.
+    """
+
+    name: str
+    text: str
+    trusted: bool = True
+    utc: float | None = None
+    boot_seconds: float | None = None
+    sequence: int | None = None
+    fragment: bool = False
+    continued: bool = False
+    repeated: int = 1
+
+
+class Form(Protocol):
+    """How one kind of log prints a kernel record: one printed line in, one record or None out."""
+
+    name: ClassVar[str]
+
+    def read(self, line: str) -> Record | None: ...
+
+
+class Grammar(Protocol):
+    """One kind of driver or kernel line: the text of one message in, a fact or None out.
+
+    `markers` are byte strings of which at least one stands in every line the grammar can accept; the scanner looks
+    at no line without one.
+    """
+
+    markers: ClassVar[tuple[bytes, ...]]
+
+    def parse(self, text: str) -> Parsed | None: ...
+
+
+class Source(Protocol):
+    """A place facts come from. `run` works in a thread of its own and returns only when told to stop.
+
+    Raises  Absent when this machine has no such thing; ReadFailed when it stopped answering (supervision starts it
+            again with back-off and reports it blind meanwhile)
+    """
+
+    name: str
+
+    def run(self, emit: Callable[[Batch], None], cursor: Cursor | None) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def ask(self, question: Question) -> None: ...
+
+
+class Rules(Protocol):
+    """The tables a detector comes with: the text of `rules/detectors/<detector>/<name>`."""
+
+    def text(self, name: str) -> str: ...
+
+
+class Detector(Protocol):
+    """Judges one subject as if it were alone.
+
+    `reads` are the classes of event it wants. `subjects` tells whom an event concerns. The core keeps one `Memory`
+    per subject and persists it when it changes; `memory` is its type.
+    """
+
+    name: str
+    reads: tuple[type, ...]
+    memory: type
+
+    def subjects(self, event: AnyEvent) -> Sequence[SubjectId]: ...
+
+    def start(self) -> Any: ...  # Any: each detector has a memory type of its own
+
+    def observe(self, memory: Any, subject: SubjectId, event: AnyEvent) -> tuple[Any, Sequence[Finding]]: ...
+
+
+@runtime_checkable
+class Actuator(Protocol):
+    """A place actions go to. Knows one node: its own.
+
+    Raises  nothing that belongs to the target: that is an Outcome. Every call ends within its deadline.
+    """
+
+    name: str
+
+    def perform(self, action: Action) -> Outcome: ...
+
+    def read_state(self) -> "NodeReport": ...
+
+
+class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scheduler says of this node now.
+
+    `state` is the word as the target prints it; `flags` its parts in upper case; `drained` whether it takes no new
+    work; `reason` the text that stands with it, '' for none; `ours` the token id when the reason is one of
+    gpuguard's. `error` is None, or why nothing could be learned.
+    """
+
+    target: str
+    node: str
+    state: str = ""
+    flags: tuple[str, ...] = ()
+    drained: bool = False
+    reason: str = ""
+    ours: str | None = None
+    error: str | None = None
+
+
+class StoreReader(Protocol):
+    """What was written down, for anybody who asks.
+
+    `load_state` gives the core's own state by key. `story` gives the newest `limit` entries, oldest of them first;
+    `since` is in seconds since 1970, and an entry without a date counts as recent enough.
+    Raises  StoreFailed when the memory cannot be read; NotUnderstood for a record in a form we do not know
+    """
+
+    def load_state(self) -> dict[str, bytes]: ...
+
+    def cursors(self) -> dict[str, Cursor]: ...
+
+    def actions(self) -> tuple[OwedAction, ...]: ...
+
+    def owed_actions(self) -> tuple[OwedAction, ...]: ...
+
+    def story(
+        self, subject: SubjectId | None = None, since: float | None = None, limit: int = 1000
+    ) -> tuple[StoryEntry, ...]: ...
+
+    def event(self, event_id: EventId) -> LogLine | None: ...
+
+    def has_event(self, event_id: EventId) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class Store(StoreReader, Protocol):
+    """Durable memory with one writer.
+
+    `commit` returns when all of the change would survive a power loss. When it raises, none of it was written, and
+    the same change may be committed again.
+    Raises  StoreFailed, which names the next step
+    """
+
+    def commit(self, change: Change) -> None: ...

@@ -1,0 +1,1 @@
+"""The shell that all daemons share: loop, supervision, clock, configuration, HTTP, log."""

@@ -1,0 +1,16 @@
+"""Data that is not part of the project: public logs and tables to hold gpuguard against."""
+
+import os
+from pathlib import Path
+
+from tests.support.require import require
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def shared(*parts: str) -> Path:
+    """A file below GPUGUARD_TEST_DATA, or else a folder `shared` beside the checkout; without it the test skips."""
+    root = Path(os.environ.get("GPUGUARD_TEST_DATA") or CHECKOUT.parent / "shared")
+    path = root.joinpath(*parts)
+    require("/".join(parts), path.exists(), "set GPUGUARD_TEST_DATA to the folder that holds it")
+    return path
