@@ -12,6 +12,8 @@ from typing import Protocol, cast
 
 COMMANDS: dict[str, str] = {
     "scan": "which events are in these kernel logs?",
+    "xid": "what is Xid N, who is to blame, what happens, what clears it",
+    "sxid": "the same for an NVSwitch's SXid N",
 }
 
 

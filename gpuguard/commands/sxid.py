@@ -1,0 +1,66 @@
+"""What is an NVSwitch's SXid N, who is to blame, what happens, what clears it?
+
+Answers offline from the catalogue that the agent decides by. The word in the line, Fatal or Non-fatal, decides.
+Exit codes  0 known, 1 unknown code, 64 usage error
+"""
+
+import sys
+import tomllib
+from argparse import ArgumentParser, Namespace
+
+from gpuguard.detectors._explain import Table, complete, explained, listed
+from gpuguard.errors import ConfigInvalid
+from gpuguard.model.tables import UNKNOWN, lookup_text
+from gpuguard.runtime.assets import read_text
+
+EXAMPLE = "gpuguard sxid explain 20034"
+
+FILE = ("rules", "detectors", "fault_codes", "sxid.toml")
+USAGE_ERROR = 64
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("question", choices=("explain", "list"), help="explain one code, or list all")
+    parser.add_argument("code", nargs="?", type=int, metavar="N", help="the SXid's number")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: Namespace) -> int:
+    """Prints the answer."""
+    text = read_text(*FILE)
+    if args.question == "list":
+        return _list(text, args.json)
+    if args.code is None:
+        sys.stderr.write("gpuguard sxid: explain needs the number; example: " + EXAMPLE + "\n")
+        return USAGE_ERROR
+    table = _table(text, args.code)
+    known = table is not None
+    if table is None:
+        table = _table(text, UNKNOWN)
+    if table is None:
+        raise ConfigInvalid([f"sxid.toml: [{UNKNOWN}] is missing; take it from the file that ships with gpuguard"])
+    words = {word: _table(text, word) for word in ("fatal", "nonfatal")}
+    if args.json:
+        import json
+
+        sys.stdout.write(json.dumps(complete("sxid", args.code, table, known=known) | {"words": words}) + "\n")
+    else:
+        sys.stdout.write(explained("sxid", args.code, table, known=known, words=words))
+    return 0 if known else 1
+
+
+def _list(text: str, as_json: bool) -> int:
+    rows = [(int(code), table) for code, table in tomllib.loads(text).items() if code.isdecimal()]
+    if as_json:
+        import json
+
+        sys.stdout.write(json.dumps([complete("sxid", code, table, known=True) for code, table in rows]) + "\n")
+    else:
+        sys.stdout.write(listed(rows))
+    return 0
+
+
+def _table(text: str, code: int | str) -> Table | None:
+    cut = lookup_text(text, code)
+    return None if cut is None else tomllib.loads(cut)[str(code)]

@@ -1,0 +1,134 @@
+"""What is Xid N, who is to blame, what happens, what clears it?
+
+Answers offline from the catalogue that the agent decides by.
+Exit codes  0 known, 1 unknown code or registers that match no rule, 64 usage error
+"""
+
+import sys
+import tomllib
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from gpuguard.detectors._explain import Table, complete, explained, listed
+from gpuguard.errors import ConfigInvalid
+from gpuguard.model.tables import UNKNOWN, lookup_text
+from gpuguard.runtime.assets import read_text
+
+if TYPE_CHECKING:
+    from gpuguard.detectors.fault_codes.nvlink5 import Nvlink5Rule
+
+EXAMPLE = "gpuguard xid explain 79"
+
+FILES = ("rules", "detectors", "fault_codes")
+NVLINK5 = range(144, 151)
+USAGE_ERROR = 64
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declares the options."""
+    parser.add_argument("question", choices=("explain", "list"), help="explain one code, or list all")
+    parser.add_argument("code", nargs="?", type=int, metavar="N", help="the Xid's number")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--registers", nargs="+", type=_register, metavar="0x..", help="Xid 144 to 150: the registers in the line"
+    )
+    parser.add_argument("--unit", help="Xid 144 to 150: the unit in the line, as NETIR_LINK_EVT")
+    parser.add_argument("--driver", help="Xid 144 to 150: the driver's version, as 570.86")
+    parser.add_argument("--word", choices=("fatal", "nonfatal"), help="Xid 144 to 150: the word in the line")
+
+
+def run(args: Namespace) -> int:
+    """Prints the answer."""
+    if args.question == "list":
+        return _list(args.json)
+    if args.code is None:
+        sys.stderr.write("gpuguard xid: explain needs the number; example: " + EXAMPLE + "\n")
+        return USAGE_ERROR
+    if args.registers and args.code not in NVLINK5:
+        sys.stderr.write("gpuguard xid: --registers belongs to Xid 144 to 150; leave it out for others\n")
+        return USAGE_ERROR
+    text = read_text(*FILES, "xid.toml")
+    table = _table(text, args.code)
+    known = table is not None
+    if table is None:
+        table = _table(text, UNKNOWN)
+    if table is None:
+        raise ConfigInvalid([f"xid.toml: [{UNKNOWN}] is missing; take it from the file that ships with gpuguard"])
+    rules = _decoded(args) if args.registers else ()
+    words = _words() if args.code in NVLINK5 else {}
+    if args.json:
+        import json
+
+        answer = complete("xid", args.code, table, known=known) | {"words": words or None}
+        if args.registers:
+            answer["rules"] = [_as_json(rule) for rule in rules]
+        sys.stdout.write(json.dumps(answer) + "\n")
+    else:
+        sys.stdout.write(explained("xid", args.code, table, known=known, words=words))
+        if args.registers:
+            sys.stdout.write("\n" + _told(rules))
+    return 0 if known and (rules or not args.registers) else 1
+
+
+def _list(as_json: bool) -> int:
+    tables = tomllib.loads(read_text(*FILES, "xid.toml"))
+    rows = [(int(code), table) for code, table in tables.items() if code.isdecimal()]
+    if as_json:
+        import json
+
+        sys.stdout.write(json.dumps([complete("xid", code, table, known=True) for code, table in rows]) + "\n")
+    else:
+        sys.stdout.write(listed(rows))
+    return 0
+
+
+def _table(text: str, code: int | str) -> Table | None:
+    cut = lookup_text(text, code)
+    return None if cut is None else tomllib.loads(cut)[str(code)]
+
+
+def _words() -> dict[str, Table | None]:
+    text = read_text(*FILES, "nvlink5.toml")
+    return {word: _table(text, word) for word in ("fatal", "nonfatal")}
+
+
+def _register(text: str) -> int:
+    return int(text, 16)
+
+
+def _decoded(args: Namespace) -> "tuple[Nvlink5Rule, ...]":
+    from gpuguard.detectors.fault_codes.catalogue import load_catalogue
+    from gpuguard.detectors.fault_codes.nvlink5 import decode
+
+    catalogue = load_catalogue("", "", read_text(*FILES, "nvlink5.toml"))
+    fatal = None if args.word is None else args.word == "fatal"
+    return decode(catalogue.nvlink5_rules(args.code), args.registers, unit=args.unit, driver=args.driver, fatal=fatal)
+
+
+def _as_json(rule: "Nvlink5Rule") -> object:
+    import msgspec
+
+    return msgspec.to_builtins(rule)
+
+
+def _told(rules: "tuple[Nvlink5Rule, ...]") -> str:
+    if not rules:
+        return "registers     match no rule; the word in the line, Fatal or Nonfatal, decides\n"
+    told = (
+        []
+        if len(rules) == 1
+        else [f"registers     match {len(rules)} rules; --unit, --driver and --word tell them apart"]
+    )
+    for rule in rules:
+        encoding = "V1, before R575" if rule.encoding == "v1" else "V2, R575 and newer"
+        told += [
+            f"registers     {' or '.join(rule.units)}, {'fatal' if rule.fatal else 'not fatal'} (encoding {encoding})",
+            f"  to blame    {rule.blame}",
+            f"  gpuguard    {rule.severity}, {rule.action}, remedy {rule.remedy}",
+            f"  NVIDIA      {rule.nvidia}, then {rule.nvidia_investigate}",
+            f"  here        {rule.local or 'nothing more'}",
+            f"  far side    {rule.remote or 'nothing'}",
+        ]
+        if rule.resets:
+            told.append("  reset       the bit above the unit's is set: NVIDIA asks for a reset of the GPU")
+    return "\n".join(told) + "\n"
