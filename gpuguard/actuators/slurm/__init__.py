@@ -1,0 +1,224 @@
+"""This node's drain in Slurm, through `scontrol`.
+
+Slurm lets nobody but root and SlurmUser drain, has no compare-and-set, and lets every administrator write over a
+reason. So each action is: read, judge by the table in custody, write, read again. Between the first two lie some
+10 ms in which somebody else could write; the second read tells, and the outcome says so.
+
+Reads   `scontrol -o show node NAME` (6 to 10 ms; `sinfo --json` costs the whole cluster and ignores -n)
+Source  Slurm 22.05.8 as observed
+"""
+
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, assert_never
+
+from gpuguard.actuators.slurm.node import TARGET, StateRefused, complaint_of, parse_node
+from gpuguard.actuators.slurm.scontrol import Scontrol
+from gpuguard.custody.ownership import Judgement, judge
+from gpuguard.custody.token import parse_reason
+from gpuguard.errors import ActionDeferred, ActionRefused, ConfigInvalid
+from gpuguard.model.actions import Action, Outcome
+from gpuguard.model.units import Seconds
+from gpuguard.ports import NodeReport
+
+# A write that is killed half-way leaves us not knowing; with less time than this it is not begun.
+WRITE_NEEDS = Seconds(0.5)
+# A silent node is looked at again after 0.05 s, then after twice as long each time up to this.
+LOOK_AT_MOST = Seconds(0.2)
+# No brackets, commas or blanks: scontrol would read them as a list of nodes, and ALL as every node of the cluster.
+_NODE_NAME = re.compile(r"(?!all$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How this node's Slurm is reached; empty texts mean: find out.
+
+    `node` is the NodeName in slurm.conf; without it SLURMD_NODENAME, then the short host name. `settle` is how long
+    a node that just fell silent (each does for a moment after a resume) is looked at again before a wish is put off.
+    """
+
+    scontrol: str = ""
+    slurm_conf: str = ""
+    node: str = ""
+    deadline: Seconds = Seconds(5.0)
+    settle: Seconds = Seconds(2.0)  # 0.7 to 1.1 s on Slurm 22.05.8
+
+    def __post_init__(self) -> None:
+        for name in ("scontrol", "slurm_conf"):
+            path = getattr(self, name)
+            if path and not path.startswith("/"):
+                raise ValueError(f"{name}: must be an absolute path")
+        if self.scontrol and not os.access(self.scontrol, os.X_OK):
+            raise ValueError("scontrol: is not a program that can be run")
+        if self.node and not _NODE_NAME.fullmatch(self.node):
+            raise ValueError("node: must be one NodeName")
+        if not 0.2 <= self.deadline <= 30.0:
+            raise ValueError("deadline: must lie between 0.2 and 30 seconds")
+        if not 0.0 <= self.settle < self.deadline:
+            raise ValueError("settle: must be at least 0 and less than the deadline")
+
+
+class Slurm:
+    """Drains and releases one node, its own."""
+
+    name = TARGET
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self.node = _own_name(settings, environ)
+        self._settings = settings
+        self._scontrol = Scontrol(settings.scontrol, settings.slurm_conf or environ.get("SLURM_CONF", ""))
+
+    def perform(self, action: Action) -> Outcome:
+        """The wish is fulfilled, or the outcome says who acts next. Safe to send twice."""
+        try:
+            return self._perform(action, time.monotonic() + self._settings.deadline)
+        except ActionDeferred as later:
+            return Outcome(result="deferred", message=str(later), retry_after=later.retry_after)
+        except ActionRefused as no:
+            return Outcome(result="refused", message=str(no))
+
+    def read_state(self) -> NodeReport:
+        """What Slurm says of this node now; `error` tells why nothing could be learned."""
+        try:
+            return self._read(time.monotonic() + self._settings.deadline)
+        except (ActionDeferred, ActionRefused) as error:
+            return NodeReport(target=self.name, node=self.node, error=str(error))
+
+    def _perform(self, action: Action, until: float) -> Outcome:
+        if action.verb != "release" and parse_reason(action.reason) != action.token:
+            raise ActionRefused(
+                f"the reason {action.reason[:80]!r} does not carry the token {action.token}; nothing was written; "
+                "this is a bug, please report it"
+            )
+        before, judgement = self._settled(action, until)
+        match judgement.call:
+            case "done":
+                return self._unwritten("done", judgement, before)
+            case "never":
+                return self._unwritten("foreign", judgement, before)
+            case "wait":
+                return self._unwritten("deferred", judgement, before)
+            case "write":
+                return self._write(action, before, until)
+            case unknown:
+                assert_never(unknown)
+
+    def _settled(self, action: Action, until: float) -> tuple[NodeReport, Judgement]:
+        """What Slurm says and what follows, once the node is no longer silent or `settle` has passed."""
+        patience = min(time.monotonic() + self._settings.settle, until)
+        pause = 0.05
+        while True:
+            report = self._read(until)
+            judgement = judge(report, action.verb, action.token)
+            passing = judgement.condition == "silent" and judgement.call == "wait"
+            if not passing or time.monotonic() + pause >= patience:
+                return report, judgement
+            time.sleep(pause)
+            pause = min(2 * pause, LOOK_AT_MOST)
+
+    def _write(self, action: Action, before: NodeReport, until: float) -> Outcome:
+        match action.verb:
+            case "drain":
+                self._update(("state=drain", f"reason={action.reason}"), until)
+            case "update_reason" | "adopt":
+                if before.reason == action.reason:
+                    return Outcome(result="done", message="the reason stands as wished", node_state=before.state)
+                self._update((f"reason={action.reason}",), until)
+            case "release":
+                return self._release(action, before, until)
+            case unknown:
+                assert_never(unknown)
+        after = self._read(until)
+        saw = f"was {before.state}, is {after.state}"
+        if after.ours == action.token:
+            # A working node may carry a note of somebody's; Slurm has one text only, so ours keeps it in the story.
+            replaced = f", in place of {_shown(before)}" if before.reason and not before.drained else ""
+            message = f"{saw}, reason {after.reason!r}{replaced}"
+            return Outcome(result="done", message=message, node_state=before.state)
+        if after.drained:
+            message = f"somebody else wrote at the same moment: {saw}, reason {_shown(after)}"
+            return Outcome(result="foreign", message=message, node_state=before.state)
+        message = f"Slurm took the write, yet no drain stands: {saw}"
+        return Outcome(result="deferred", message=message, retry_after=5.0, node_state=before.state)
+
+    def _release(self, action: Action, before: NodeReport, until: float) -> Outcome:
+        """Our drain is lifted: by `undrain`, which clears nothing else, or by `resume` where that did not do it.
+
+        `resume` would clear DOWN and FAIL too, so it is sent only after a fresh look at a settled node that is still
+        ours.
+        """
+        after = before
+        for word in ("undrain", "resume"):
+            try:
+                self._update((f"state={word}",), until)
+            except StateRefused as refused:
+                said = f" ({refused})"
+            else:
+                said = ""
+            after = self._read(until)
+            if judge(after, "release", action.token).call != "write":
+                break
+        saw = f"was {before.state}, is {after.state}"
+        if after.ours == action.token:
+            message = f"Slurm did not lift our drain: {saw}{said}"
+            return Outcome(result="deferred", message=message, retry_after=10.0, node_state=before.state)
+        if after.drained:
+            message = f"our drain is lifted, and somebody else drained since: {saw}, reason {_shown(after)}"
+            return Outcome(result="done", message=message, node_state=before.state)
+        return Outcome(result="done", message=f"our drain is lifted: {saw}", node_state=before.state)
+
+    def _unwritten(
+        self, result: Literal["done", "foreign", "deferred"], judgement: Judgement, seen: NodeReport
+    ) -> Outcome:
+        reason = f" with reason {_shown(seen)}" if seen.reason else ""
+        return Outcome(
+            result=result,
+            message=f"{judgement.why}; {self.node} is {seen.state}{reason}",
+            retry_after=judgement.retry_after,
+            node_state=seen.state,
+        )
+
+    def _read(self, until: float) -> NodeReport:
+        """Slurm's record of this node.
+
+        Raises  ActionDeferred when no usable answer came, ActionRefused when Slurm knows no such node
+        """
+        answer = self._scontrol.run(("-o", "show", "node", self.node), until)
+        if answer.code != 0:
+            raise complaint_of(answer, self.node)
+        report = parse_node(answer.out, self.node)
+        if report.error is not None:
+            raise ActionDeferred(report.error, 10.0)
+        return report
+
+    def _update(self, assignments: tuple[str, ...], until: float) -> None:
+        """slurmctld has taken the write.
+
+        Raises  ActionDeferred when it is not known to have, ActionRefused when it said no
+        """
+        if until - time.monotonic() < WRITE_NEEDS:
+            raise ActionDeferred("too little time was left to write; nothing was written", 1.0)
+        answer = self._scontrol.run(("update", f"nodename={self.node}", *assignments), until)
+        if answer.code != 0:
+            raise complaint_of(answer, self.node)
+
+
+def build(settings: Settings) -> Slurm:
+    """The actuator of this node; raises ConfigInvalid when its name cannot be one of Slurm's."""
+    return Slurm(settings, os.environ)
+
+
+def _own_name(settings: Settings, environ: Mapping[str, str]) -> str:
+    name = settings.node or environ.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]
+    if not _NODE_NAME.fullmatch(name):
+        raise ConfigInvalid((f"[actuators.slurm] node: {name!r} cannot be a NodeName; set it to this machine's",))
+    return name
+
+
+def _shown(report: NodeReport) -> str:
+    """A reason that somebody else wrote, short and printable."""
+    return ascii(report.reason[:80])

@@ -1,0 +1,132 @@
+"""One suite for every actuator on the shelf: the fake scontrol's, the dry run's, and the one at the end of the wire."""
+
+import importlib
+import os
+import pkgutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpuguard import actuators
+from gpuguard.actuators import TARGETS, delegate, dry_run, slurm
+from gpuguard.custody.ownership import VERBS
+from gpuguard.model.actions import Outcome, Verb
+from gpuguard.ports import Actuator, NodeReport
+from tests.support.fake_scontrol import FakeScontrol
+from tests.support.serving import serving
+from tests.support.wishes import wish
+
+OURS = "gpuguard:7f3a gpu3 lost xid79"
+SHELF = sorted(module.name for module in pkgutil.iter_modules(actuators.__path__))
+# Those that reach a scheduler, here the fake one; a dry run has none to look at.
+REAL = [name for name in SHELF if name != "dry_run"]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeScontrol:
+    return FakeScontrol(tmp_path)
+
+
+@pytest.fixture
+def make(fake: FakeScontrol, tmp_path: Path) -> Iterator[Callable[[str], Actuator]]:
+    """Makes the actuator of that name, over the fake scontrol where it reaches a scheduler."""
+    with ExitStack() as stack:
+
+        def over_slurm() -> slurm.Slurm:
+            return slurm.build(slurm.Settings(scontrol=str(fake.path), node=fake.node))
+
+        def over_the_wire() -> delegate.Delegate:
+            path = tmp_path / "s"
+            stack.enter_context(serving(path, over_slurm(), frozenset({os.geteuid()})))
+            return delegate.build(delegate.Settings(socket=str(path)))
+
+        makers: dict[str, Callable[[], Actuator]] = {
+            "dry_run": lambda: dry_run.build(dry_run.Settings()),
+            "slurm": over_slurm,
+            "delegate": over_the_wire,
+        }
+        yield lambda name: makers[name]()
+
+
+def test_the_index_is_the_folder() -> None:
+    assert {*TARGETS, "delegate"} == set(SHELF)
+
+
+@pytest.mark.parametrize("name", SHELF)
+def test_the_shape_of_the_shelf(name: str, make: Callable[[str], Actuator]) -> None:
+    module = importlib.import_module(f"gpuguard.actuators.{name}")
+    assert module.__doc__
+    assert module.build(module.Settings()).name == name
+    assert isinstance(make(name), Actuator)
+
+
+@pytest.mark.parametrize("name", SHELF)
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_has_an_outcome_that_a_person_can_read(
+    name: str, verb: Verb, make: Callable[[str], Actuator]
+) -> None:
+    outcome = make(name).perform(wish(verb))
+    assert isinstance(outcome, Outcome)
+    assert len(outcome.message) > 10
+    assert outcome.message.isprintable()
+    assert (outcome.retry_after is not None) == (outcome.result == "deferred")
+
+
+@pytest.mark.parametrize("name", SHELF)
+def test_a_drain_sent_twice_is_done_twice_and_written_once(
+    name: str, make: Callable[[str], Actuator], fake: FakeScontrol
+) -> None:
+    here = make(name)
+    assert [here.perform(wish("drain")).result for _ in range(2)] == ["done", "done"]
+    assert len(fake.writes) == (name in REAL)
+    assert [here.perform(wish("release")).result for _ in range(2)] == ["done", "done"]
+    assert len(fake.writes) == 2 * (name in REAL)
+
+
+@pytest.mark.parametrize("name", SHELF)
+def test_a_reason_without_the_token_is_refused(name: str, make: Callable[[str], Actuator], fake: FakeScontrol) -> None:
+    action = msgspec.structs.replace(wish("drain"), reason="Bob: fan")
+    assert make(name).perform(action).result == "refused"
+    assert fake.writes == []
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_foreign_drain_is_left_alone(name: str, make: Callable[[str], Actuator], fake: FakeScontrol) -> None:
+    here = make(name)
+    for reason in ("Bob: fan", "", f"{OURS} Bob: keep"):
+        fake.set("IDLE+DRAIN", reason)
+        for verb in VERBS:
+            assert here.perform(wish(verb)).result == "foreign"
+        assert (fake.state, fake.reason) == ("IDLE+DRAIN", reason)
+    assert fake.writes == []
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_the_state_is_what_the_scheduler_says(name: str, make: Callable[[str], Actuator], fake: FakeScontrol) -> None:
+    fake.set("MIXED+DRAIN", OURS)
+    assert make(name).read_state() == NodeReport(
+        target="slurm",
+        node="here",
+        state="MIXED+DRAIN",
+        flags=("MIXED", "DRAIN"),
+        drained=True,
+        reason=OURS,
+        ours="7f3a",
+    )
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_scheduler_that_is_away_is_an_outcome_and_not_an_exception(
+    name: str, make: Callable[[str], Actuator], fake: FakeScontrol
+) -> None:
+    fake.trap("show", "echo 'slurm_load_node error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    here, started = make(name), time.monotonic()
+    for verb in VERBS:
+        assert here.perform(wish(verb)).result == "deferred"
+    assert here.read_state().error is not None
+    assert time.monotonic() - started < 5.0
+    assert fake.writes == []

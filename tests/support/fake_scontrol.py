@@ -1,0 +1,81 @@
+"""A `scontrol` for one node named `here`, as a shell script: it keeps a state and a reason and misbehaves on demand."""
+
+import shlex
+from pathlib import Path
+
+SCRIPT = """\
+#!/bin/sh
+cd {folder} || exit 9
+printf '%s\\n' "$*" >>calls
+if [ -f "trap_$1" ]; then . "./trap_$1"; fi
+state=$(cat state) reason=$(cat reason)
+case $1 in
+-o)
+  [ "$4" = here ] || {{ echo "Node $4 not found"; exit 1; }}
+  tail=
+  [ -z "$reason" ] || tail=" Reason=$reason [root@2026-03-04T19:02:55]"
+  echo "NodeName=here Arch=x86_64 OS=Linux 6.8.0 #1 SMP  Boards=1 State=$state ThreadsPerCore=2 ExtSensorsTemp=n/s$tail"
+  ;;
+update)
+  shift 2
+  for word; do
+    case $word in
+    state=drain) state=${{state%+DRAIN}}+DRAIN ;;
+    state=undrain | state=resume)
+      case $state in
+      *+DRAIN) state=${{state%+DRAIN}} reason= ;;
+      *) echo "slurm_update error: Invalid node state specified" >&2; exit 1 ;;
+      esac
+      ;;
+    reason=*) reason=${{word#reason=}} ;;
+    *) echo "Invalid input: $word" >&2; exit 1 ;;
+    esac
+  done
+  printf '%s' "$state" >state
+  printf '%s' "$reason" >reason
+  ;;
+esac
+"""
+
+
+class FakeScontrol:
+    """The script at `path`, and the node it speaks of."""
+
+    node = "here"
+
+    def __init__(self, folder: Path, state: str = "IDLE", reason: str = "") -> None:
+        self.folder = folder
+        self.path = folder / "scontrol"
+        self.path.write_text(SCRIPT.format(folder=shlex.quote(str(folder))))
+        self.path.chmod(0o755)
+        self.set(state, reason)
+
+    def set(self, state: str, reason: str = "") -> None:
+        """The node is in this state, as somebody else left it."""
+        (self.folder / "state").write_text(state)
+        (self.folder / "reason").write_text(reason)
+
+    def trap(self, command: str, shell: str) -> None:
+        """Each `show` or `update` runs these shell lines first; '' ends it."""
+        (self.folder / f"trap_{'-o' if command == 'show' else command}").write_text(f"{shell}\n")
+
+    @property
+    def state(self) -> str:
+        """The node's state now."""
+        return (self.folder / "state").read_text()
+
+    @property
+    def reason(self) -> str:
+        """The reason without its tail."""
+        return (self.folder / "reason").read_text()
+
+    @property
+    def calls(self) -> list[str]:
+        """The command lines it was called with, in order."""
+        calls = self.folder / "calls"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+    @property
+    def writes(self) -> list[str]:
+        """Those that change something."""
+        return [call for call in self.calls if call.startswith("update")]
