@@ -11,6 +11,8 @@ from argparse import ArgumentParser, Namespace
 from typing import Protocol, cast
 
 COMMANDS: dict[str, str] = {
+    "agent": "the daemon: watches this node",
+    "check": "may this node run jobs now?",
     "scan": "which events are in these kernel logs?",
     "xid": "what is Xid N, who is to blame, what happens, what clears it",
     "sxid": "the same for an NVSwitch's SXid N",

@@ -1,0 +1,45 @@
+"""The daemon: watches this node, decides, and writes down what must be done.
+
+Observe-only unless the configuration says `[policy] mode = "drain"`. Reads the kernel log from its beginning, keeps
+its memory in the state directory and serves /metrics on loopback. `--root` plays a recorded machine.
+"""
+
+from argparse import ArgumentParser, Namespace
+
+EXAMPLE = "gpuguard agent --state-dir ./state --listen 127.0.0.1:9818"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """The options of the daemon."""
+    parser.add_argument("--config", metavar="FILE", help="configuration (default: /etc/gpuguard/config.toml)")
+    parser.add_argument("--state-dir", metavar="DIR", help="where the memory is kept (default: /var/lib/gpuguard)")
+    parser.add_argument("--root", metavar="DIR", default="/", help="a recorded machine instead of this one")
+    parser.add_argument("--listen", metavar="HOST:PORT", help="where /metrics is served; '' for nowhere")
+    parser.add_argument("--compat", choices=("dcgm",), help="also serve /metrics/dcgm (needs the source nvml)")
+    parser.add_argument("--once", action="store_true", help="one pass over all sources, then exit")
+    parser.add_argument("--json", action="store_true", help="log as JSON even on a terminal")
+
+
+def run(args: Namespace) -> int:
+    """Exit code: 0 told to stop (with --once: nothing is wrong), 1 with --once: something needs attention."""
+    from pathlib import Path
+
+    from gpuguard.daemons.agent import Agent
+    from gpuguard.errors import ConfigInvalid
+    from gpuguard.runtime.assembly import assemble
+    from gpuguard.runtime.clock import SystemClock
+    from gpuguard.runtime.log import set_up_log
+
+    root = Path(args.root)
+    if not root.is_dir():
+        raise ConfigInvalid([f"--root: {root} is no directory; give one that `gpuguard record` made"])
+    if args.compat:
+        raise ConfigInvalid(["--compat dcgm: DCGM's metrics need the source nvml, which this version does not have"])
+    parts = assemble(Path(args.config) if args.config else None)
+    clock = SystemClock(root)
+    set_up_log(clock, form="json" if args.json else "auto", level=parts.agent.log_level)
+    listen = args.listen if args.listen is not None else parts.agent.listen
+    if args.once:
+        listen = None
+    agent = Agent(parts, state_dir=Path(args.state_dir or parts.agent.state_dir), root=root, listen=listen, clock=clock)
+    return agent.run(once=args.once)

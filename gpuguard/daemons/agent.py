@@ -1,0 +1,251 @@
+"""The agent: watches this node, decides, writes down, and has what is owed done by another process.
+
+Threads: one for each source, one that carries actions to their target, one for scrapes, one for people's words, and the
+loop, which alone decides. Nothing but the loop touches the health.
+"""
+
+import queue
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+import structlog
+
+from gpuguard import __version__
+from gpuguard.actuators import delegate, dry_run
+from gpuguard.errors import StoreFailed
+from gpuguard.health.snapshot import take
+from gpuguard.model.actions import Action, Question
+from gpuguard.model.events import ActionOutcome, Batch
+from gpuguard.model.health import Snapshot, Transition
+from gpuguard.model.ids import EventId
+from gpuguard.ports import Actuator, Clock
+from gpuguard.runtime import plugins
+from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, remember
+from gpuguard.runtime.cache import Cache
+from gpuguard.runtime.control import ControlServer
+from gpuguard.runtime.http import MetricsServer, exposition, parse_address
+from gpuguard.runtime.loop import Loop
+from gpuguard.runtime.mailbox import Mailbox
+from gpuguard.runtime.notify import Notifier
+from gpuguard.runtime.supervise import Supervisor
+from gpuguard.runtime.tally import Tally
+from gpuguard.store.sqlite import SqliteStore, open_store
+
+log = structlog.get_logger()
+
+# A source that would stand in for another, and for which.
+STAND_INS = {"journal": "kmsg"}
+# Sources whose absence is no news on its own: the machine may not have them.
+OPTIONAL = ("journal", "pci_config", "logfile")
+
+
+class Messenger:
+    """Carries one action at a time to its target, in a thread of its own, and brings its outcome back as an event."""
+
+    def __init__(self, actuator: Actuator, clock: Clock, mailbox: Mailbox) -> None:
+        self._actuator, self._clock, self._mailbox = actuator, clock, mailbox
+        self._queue: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._carry, name="messenger", daemon=True)
+        self._sent = 0
+
+    def start(self) -> None:
+        """Actions are carried from now on."""
+        self._thread.start()
+
+    def send(self, action: Action) -> None:
+        """The action is on its way."""
+        self._queue.put(action)
+
+    def _carry(self) -> None:
+        while (action := self._queue.get()) is not None:
+            outcome = self._actuator.perform(action)
+            now = self._clock.now()
+            self._sent += 1
+            event = ActionOutcome(
+                id=EventId(f"outcome:{action.key}:{now.boot[:8]}:{now.mono:.3f}:{self._sent}"), at=now, key=action.key,
+                result=outcome.result, message=outcome.message, retry_after=outcome.retry_after,
+                node_state=outcome.node_state,
+            )  # fmt: skip
+            log.info("action.answered", key=action.key, result=outcome.result, message=outcome.message)
+            self._mailbox.put(Batch(source="actuator", events=(event,)))
+
+
+class Agent:
+    """One run of the daemon on the machine under `root`.
+
+    Raises  StoreFailed when the state directory cannot be used; ReadFailed when an address cannot be listened on
+    """
+
+    def __init__(self, parts: Parts, *, state_dir: Path, root: Path, listen: str | None, clock: Clock) -> None:
+        self._parts, self._clock, self._root = parts, clock, root
+        opened = open_store(state_dir / DATABASE, clock=clock, settings=parts.config.settings("store"))
+        self._store: SqliteStore = opened.store
+        self._mailbox = Mailbox()
+        self._cache = Cache(str(state_dir))
+        self._metric_shelf = plugins.shelf("gpuguard.metrics")
+        self._notifier = Notifier()
+        self._stopping = False
+        self._tally = Tally(version=__version__, mode=parts.policy.mode, policy=parts.policy.name)
+        self._messenger = Messenger(self._target(), clock, self._mailbox)
+        self._supervisor = Supervisor(clock, self._mailbox.put, settings=parts.config.settings("supervise"))
+        self._loop, self._first = self._make_loop(opened.replaced)
+        self._control = ControlServer(str(state_dir), clock, self._mailbox.put)
+        self._server = None
+        if listen:
+            pages = {"/metrics": exposition(self._families)}
+            self._server = MetricsServer(parse_address(listen), pages)
+
+    def _target(self) -> Actuator:
+        """Where actions go: nowhere, unless the site set the node to act."""
+        if self._parts.policy.dry_run:
+            return dry_run.build(dry_run.Settings())
+        return delegate.build(self._parts.config.settings("actuators.delegate"))
+
+    def _make_loop(self, replaced: str | None) -> tuple[Loop, Batch]:
+        if replaced:
+            log.error("store.replaced", reason=replaced)
+        try:
+            health, booted, cursors = remember(self._store, self._parts, self._clock)
+        except msgspec.ValidationError as error:
+            self._store.close()
+            raise StoreFailed(
+                f"{self._store.path}: the memory was written by another version ({error}); run that version, or move "
+                "the file aside to start with an empty memory"
+            ) from error
+        for name, source in build_sources(self._parts, self._root, self._clock).items():
+            stands_in_for = STAND_INS.get(name) if STAND_INS.get(name) in self._parts.agent.sources else None
+            self._supervisor.add(source, cursors.get(name), optional=name in OPTIONAL, stands_in_for=stands_in_for)
+        loop = Loop(
+            store=self._store, health=health, detectors=self._parts.detectors, clock=self._clock, tally=self._tally,
+            rules=self._parts.policy, settings=self._parts.loop, act=self._send, ask=self._ask, told=_tell,
+        )  # fmt: skip
+        return loop, Batch(source="agent", events=(booted,))
+
+    def _send(self, action: Action) -> None:
+        log.info("action.sent", key=action.key, reason=action.reason)
+        self._messenger.send(action)
+
+    def _ask(self, question: Question) -> None:
+        log.info("witness.asked", subject=question.subject, code=question.code)
+        failed = self._supervisor.ask(question)
+        if failed:
+            log.warning("witness.failed", sources=failed)
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    def run(self, *, once: bool = False) -> int:
+        """Exit code, when told to stop or, with `once`, when everything there was has been read and done."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        log.info("agent.started", version=__version__, mode=self._parts.policy.mode, root=str(self._root))
+        self._messenger.start()
+        self._take(self._first)
+        self._supervisor.start()
+        if once:
+            return self._run_once()
+        self._control.start()
+        if self._server:
+            self._server.start()
+            log.info("metrics.served", address=":".join(map(str, self._server.address)))
+        self._settle()
+        self._notifier.ready(self._snapshot().line)
+        try:
+            self._turn()
+        finally:
+            self._end()
+        return 0
+
+    def _settle(self) -> None:
+        """What was in the ring at start is decided before anybody is told that the agent is ready."""
+        deadline = self._clock.now().mono + self._parts.agent.settle
+        while not self._stopping and not self._supervisor.caught_up(0.0) and self._clock.now().mono < deadline:
+            self._take_next(0.05)
+        while (batch := self._mailbox.get(0.0)) is not None:
+            self._take(batch)
+        self._publish()
+
+    def _turn(self) -> None:
+        every = self._notifier.watchdog_every
+        alive_at = self._clock.now().mono
+        while not self._stopping:
+            wait = self._loop.idle_for()
+            if every is not None:
+                wait = min(wait, max(0.0, alive_at + every - self._clock.now().mono))
+            self._take_next(wait)
+            ticked = self._loop.tick_when_due()
+            self._loop.write_when_due()
+            self._loop.send_owed()
+            if self._loop.changed:
+                self._publish()
+            elif ticked:
+                self._cache.touch()
+            if every is not None and self._clock.now().mono >= alive_at + every:
+                alive_at = self._clock.now().mono
+                self._notifier.alive()
+
+    def _run_once(self) -> int:
+        self._settle()
+        deadline = self._clock.now().mono + self._parts.agent.settle
+        while self._loop.owed and self._clock.now().mono < deadline and not self._stopping:
+            self._loop.send_owed()
+            self._take_next(min(0.2, self._loop.idle_for()))
+        snapshot = self._publish()
+        self._end()
+        return 0 if snapshot.level == 0 else 1
+
+    def _take_next(self, wait: float) -> None:
+        batch = self._mailbox.get(wait)
+        if batch is not None:
+            self._take(batch)
+
+    def _take(self, batch: Batch) -> None:
+        self._loop.take(batch)
+        self._control.taken(batch, written=not self._loop.disk_refuses)
+
+    def _end(self) -> None:
+        self._notifier.stopping()
+        stuck = self._supervisor.stop(2.0)
+        if stuck:
+            log.warning("source.stuck", sources=stuck)
+        while (batch := self._mailbox.get(0.0)) is not None:
+            self._loop.take(batch)
+        self._loop.write_when_due(now=True)
+        self._control.stop()
+        if self._server:
+            self._server.stop()
+        self._store.close()
+        log.info("agent.ended")
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stopping = True
+        self._mailbox.close()
+
+    # --- being seen --------------------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> Snapshot:
+        facts = self._tally.facts(self._supervisor.views(), self._loop.action_counts(), self._mailbox.depth())
+        return take(self._loop.health, facts, self._clock.now())
+
+    def _publish(self) -> Snapshot:
+        snapshot = self._snapshot()
+        if self._cache.write(msgspec.json.encode(snapshot)):
+            self._loop.changed = False
+        self._notifier.status(snapshot.line)
+        return snapshot
+
+    def _families(self) -> Iterator[object]:
+        snapshot = self._snapshot()
+        for module in self._metric_shelf.values():
+            yield from module.families(snapshot)
+
+
+def _tell(transition: Transition) -> None:
+    log.info(
+        "verdict.changed", subject=transition.subject, finding=transition.finding, severity=transition.severity,
+        before=transition.before, state=transition.state, action=transition.action, remedy=transition.remedy,
+        reason=transition.reason,
+    )  # fmt: skip

@@ -1,0 +1,240 @@
+"""The states of a subject, and what moves them.
+
+Theory. A subject (a GPU, an NVSwitch, the node) holds findings; its state follows from what stands and from what it
+was before, by TABLE. Nothing turns healthy without evidence: an unfit subject whose faults are cleared goes to
+`returning` and stays there until its probation has passed with the kernel log watched and nothing new.
+Who clears a finding: time without a repeat (`quiet`), a remedy that was seen (`reset`, `reboot`, `replace`), or a
+person (`ack`); each finding lists which of these end it, and a latched one never ends by time.
+A remedy counts as tried for a fault only when it was applied while that fault stood: when the fault comes back, the
+next remedy of its ladder is due. Planned reboots of a healthy node count for nothing.
+A newer lesser fault never replaces a held worse one, as the state is always that of the worst that stands.
+"""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from gpuguard.model.findings import REMEDIES, SEVERITIES, Clear, Finding, Remedy
+from gpuguard.model.health import STATES, Applied, Incident, Standing, State, SubjectHealth
+from gpuguard.model.instants import Instant, seconds_between
+
+# What stands on a subject now, in one word, and the state that follows from it, by the state before.
+Situation = Literal["critical", "fault", "silent", "clear", "passed", "passed_fault"]
+ROWS: dict[Situation, tuple[State, State, State, State, State]] = {
+    #  from: healthy    watched    unfit        unknown    returning
+    # A confirmed critical finding stands.
+    "critical": ("unfit", "unfit", "unfit", "unfit", "unfit"),
+    # Something milder, or a critical finding that waits for its second witness.
+    "fault": ("watched", "watched", "returning", "watched", "returning"),
+    # Nothing is wrong that we could see, but we cannot see.
+    "silent": ("unknown", "unknown", "returning", "unknown", "returning"),
+    # Nothing stands.
+    "clear": ("healthy", "healthy", "returning", "healthy", "returning"),
+    # Probation is over: nothing new came, and the log was watched; without or with an old mild fault still standing.
+    "passed": ("healthy", "healthy", "returning", "healthy", "healthy"),
+    "passed_fault": ("watched", "watched", "returning", "watched", "watched"),
+}
+TABLE = {situation: dict(zip(STATES, row, strict=True)) for situation, row in ROWS.items()}
+
+# Which clears a proof of one remedy implies: a reboot resets the GPU, a new board has neither.
+IMPLIES: dict[Clear, tuple[Clear, ...]] = {
+    "reset": ("reset",),
+    "reboot": ("reset", "reboot"),
+    "replace": ("reset", "reboot", "replace"),
+    "ack": ("ack",),
+    "quiet": ("quiet",),
+}
+LOG_SOURCES = ("kmsg", "journal", "logfile", "scan")
+BECAUSE_KEPT = 8
+APPLIED_KEPT = 32
+
+
+def remedy_rank(remedy: Remedy) -> int:
+    """Remedies by how much they take."""
+    return REMEDIES.index(remedy)
+
+
+def due_remedy(subject: SubjectHealth, finding: Finding) -> Remedy:
+    """The remedy that is due now: the next of the ladder after those tried for this very fault."""
+    tried = [a for a in subject.applied if a.code == finding.code]
+    ladder = [finding.remedy, *(step for step in finding.ladder if remedy_rank(step) > remedy_rank(finding.remedy))]
+    for step in ladder:
+        if not any(remedy_rank(a.remedy) >= remedy_rank(step) for a in tried):
+            return step
+    return ladder[-1]
+
+
+def observe(
+    subject: SubjectHealth, finding: Finding, incident: Incident, secondary_to: str | None, *, fresh: bool
+) -> SubjectHealth:
+    """The finding stands on the subject, joined with an earlier report of it."""
+    old = next((s for s in subject.standing if s.finding.code == finding.code), None)
+    if old is None:
+        new = Standing(
+            finding=finding, incident=incident.id, first=finding.at, last=finding.at, count=finding.count,
+            sources=(finding.source,), remedy=due_remedy(subject, finding), because=finding.because[:BECAUSE_KEPT],
+            secondary_to=secondary_to, fresh=fresh,
+        )  # fmt: skip
+        return msgspec.structs.replace(subject, standing=(*subject.standing, new))
+    worse = _weight(finding) > _weight(old.finding)
+    # A second witness of the same line confirms it; it does not make it two.
+    counts = finding.source == old.finding.source or worse
+    remedy = due_remedy(subject, finding if worse or finding.code == "xid154" else old.finding)
+    later = seconds_between(old.last, finding.at)
+    new = msgspec.structs.replace(
+        old,
+        finding=finding if worse or finding.code == "xid154" else old.finding,
+        remedy=remedy,
+        last=finding.at if later is None or later > 0 else old.last,
+        count=old.count + (finding.count if counts else 0),
+        sources=old.sources if finding.source in old.sources else (*old.sources, finding.source),
+        because=(*old.because, *(b for b in finding.because if b not in old.because))[:BECAUSE_KEPT],
+        secondary_to=secondary_to or old.secondary_to,
+        fresh=old.fresh or fresh,
+    )
+    return msgspec.structs.replace(subject, standing=tuple(new if s is old else s for s in subject.standing))
+
+
+def _weight(finding: Finding) -> tuple[int, int]:
+    return SEVERITIES.index(finding.severity), remedy_rank(finding.remedy)
+
+
+def confirm(subject: SubjectHealth) -> SubjectHealth:
+    """Critical findings that have witnesses enough are confirmed, for as long as they stand.
+
+    A fresh self-evident one needs none but itself. Any other needs a second source, for the same code or for another
+    critical one on this subject. Old news needs a witness that is no log: a log tells only what was once printed.
+    """
+    critical = [s for s in subject.standing if s.finding.severity == "critical" and not s.finding.consequence]
+    witnesses = {source for s in critical for source in s.sources}
+    enough_for_old = any(source not in LOG_SOURCES for source in witnesses) and len(witnesses) > 1
+    enough = len(witnesses) > 1
+
+    def settled(standing: Standing) -> Standing:
+        if standing not in critical or standing.confirmed:
+            return standing
+        confirmed = (enough or standing.finding.self_evident) if standing.fresh else enough_for_old
+        return msgspec.structs.replace(standing, confirmed=confirmed) if confirmed else standing
+
+    return msgspec.structs.replace(subject, standing=tuple(settled(s) for s in subject.standing))
+
+
+def withdraw(subject: SubjectHealth, code: str) -> SubjectHealth:
+    """The finding no longer stands: its detector said so, or a person did."""
+    return msgspec.structs.replace(subject, standing=tuple(s for s in subject.standing if s.finding.code != code))
+
+
+def prove(subject: SubjectHealth, proof: Clear, at: Instant) -> SubjectHealth:
+    """A remedy was seen: what it ends is ended, and it counts as tried for every critical fault that stood.
+
+    A remedy ends nothing for which a greater one is already due.
+    """
+    remedy: Remedy | None = proof if proof in ("reset", "reboot", "replace") else None
+
+    def stays(standing: Standing) -> bool:
+        too_small = remedy is not None and remedy_rank(remedy) < remedy_rank(standing.remedy)
+        return too_small or not set(standing.finding.clears) & set(IMPLIES[proof])
+
+    tried = [
+        Applied(code=s.finding.code, remedy=remedy, at=at)
+        for s in subject.standing
+        if remedy and s.finding.severity == "critical" and not s.finding.consequence
+    ]
+    return msgspec.structs.replace(
+        subject,
+        standing=tuple(s for s in subject.standing if stays(s)),
+        applied=(*subject.applied, *tried)[-APPLIED_KEPT:],
+    )
+
+
+def expire(subject: SubjectHealth, now: Instant) -> SubjectHealth:
+    """Findings that end by quiet and were quiet for long enough are gone."""
+
+    def stays(standing: Standing) -> bool:
+        if standing.finding.latched or "quiet" not in standing.finding.clears:
+            return True
+        silence = seconds_between(standing.last, now)
+        return silence is not None and silence < standing.finding.quiet_after
+
+    return msgspec.structs.replace(subject, standing=tuple(s for s in subject.standing if stays(s)))
+
+
+def next_expiry(subject: SubjectHealth) -> list[Instant]:
+    """When `expire` would next have something to do, as instants of the boot the findings are from."""
+    return [
+        msgspec.structs.replace(s.last, mono=s.last.mono + s.finding.quiet_after)
+        for s in subject.standing
+        if "quiet" in s.finding.clears and not s.finding.latched
+    ]
+
+
+def deciding(subject: SubjectHealth) -> list[Standing]:
+    """The confirmed critical findings of a subject that are its own, the worst remedy first."""
+    own = (s for s in subject.standing if s.confirmed and s.secondary_to is None and not s.finding.consequence)
+    return sorted(own, key=lambda s: -remedy_rank(s.remedy))
+
+
+def situation(subject: SubjectHealth, now: Instant, *, probation: float, watching: bool) -> Situation:
+    """What stands on the subject, in the word that TABLE knows."""
+    if deciding(subject):
+        return "critical"
+    faults = _faults(subject)
+    if subject.state == "returning" and subject.probation_from and watching and not _doubtful(subject, now):
+        elapsed = seconds_between(subject.probation_from, now)
+        if elapsed is not None and elapsed >= probation and not _newer(faults, subject.probation_from):
+            return "passed_fault" if faults else "passed"
+    if faults:
+        return "fault"
+    return "silent" if any(s.finding.silent for s in subject.standing) else "clear"
+
+
+def _doubtful(subject: SubjectHealth, now: Instant) -> bool:
+    """Whether something speaks against its return: a critical finding that waits for its witness, or a GPU that used
+    to answer on the bus and was not seen there since the machine was started.
+    """
+    held = any(
+        s.finding.severity == "critical" and s.secondary_to is None and not s.finding.consequence
+        for s in subject.standing
+    )
+    return held or (subject.seen is not None and subject.seen != now.boot)
+
+
+def _faults(subject: SubjectHealth) -> list[Standing]:
+    return [s for s in subject.standing if s.finding.severity != "info" and not s.finding.silent]
+
+
+def _newer(faults: Iterable[Standing], than: Instant) -> bool:
+    return any((seconds_between(than, fault.last) or 0.0) > 0 for fault in faults)
+
+
+def move(subject: SubjectHealth, now: Instant, *, probation: float, watching: bool) -> SubjectHealth:
+    """The subject in the state that follows from what stands; probation starts, or starts again, where it must."""
+    subject = confirm(subject)
+    word = situation(subject, now, probation=probation, watching=watching)
+    state = TABLE[word][subject.state]
+    since = subject.since if state == subject.state else now
+    start = subject.probation_from
+    if state != "returning":
+        start = None
+    elif start is None or _newer(_faults(subject), start):
+        start = now
+    facts = deciding(subject)
+    return msgspec.structs.replace(
+        subject, state=state, since=since, remedy=_remedy(subject), probation_from=start,
+        last_fault=facts[0].finding.code if facts else subject.last_fault,
+    )  # fmt: skip
+
+
+def _remedy(subject: SubjectHealth) -> Remedy:
+    """What is due: the driver's own word (Xid 154) where it stands, but never less than what escalation asks, and
+    never less than a new part where that is due: the driver counts no spare rows.
+    """
+    facts = deciding(subject)
+    verdict = next((s for s in facts if s.finding.code == "xid154"), None)
+    if verdict is None:
+        return facts[0].remedy if facts else "none"
+    escalated = [
+        s.remedy for s in facts if s.remedy == "replace" or remedy_rank(s.remedy) > remedy_rank(s.finding.remedy)
+    ]
+    return max([verdict.remedy, *escalated], key=remedy_rank)

@@ -1,0 +1,74 @@
+"""The node at one moment, in the words that people, Prometheus and hooks use.
+
+The verdict on the whole node is that of its worst subject: CRITICAL > WARNING > UNKNOWN > OK. A CRITICAL is confirmed
+when a subject is unfit, which no single doubtful line can make it.
+"""
+
+from gpuguard.health.policy import component
+from gpuguard.health.state import Health
+from gpuguard.model.health import (
+    FindingView,
+    ShellFacts,
+    Snapshot,
+    SourceView,
+    Standing,
+    State,
+    SubjectHealth,
+    SubjectView,
+)
+from gpuguard.model.instants import Instant
+
+LEVELS: dict[State, int] = {"healthy": 0, "watched": 1, "returning": 1, "unfit": 2, "unknown": 3}
+# Worst first, for people.
+ORDER = (2, 1, 3, 0)
+LINE_LIMIT = 120
+
+
+def take(health: Health, shell: ShellFacts, now: Instant) -> Snapshot:
+    """The snapshot of this moment."""
+    subjects = tuple(_subject(health.subjects[name]) for name in sorted(health.subjects))
+    levels = [LEVELS[subject.state] for subject in subjects]
+    if any(source.level == "blind" and source.name == "kmsg" for source in shell.sources):
+        levels.append(3)
+    level = next(word for word in ORDER if word in levels or word == 0)
+    return Snapshot(
+        at=now, boot=health.boot, level=level, confirmed=level == 2,
+        line=_line(health, level, shell.sources)[:LINE_LIMIT], subjects=subjects, drain=health.drain, shell=shell,
+    )  # fmt: skip
+
+
+def _subject(subject: SubjectHealth) -> SubjectView:
+    return SubjectView(
+        id=subject.id, state=subject.state, remedy=subject.remedy, uuid=subject.uuid, serial=subject.serial,
+        findings=tuple(_finding(standing) for standing in subject.standing),
+    )  # fmt: skip
+
+
+def _finding(standing: Standing) -> FindingView:
+    finding = standing.finding
+    return FindingView(
+        subject=finding.subject, code=finding.code, check=finding.check, severity=finding.severity,
+        confirmed=standing.confirmed, remedy=standing.remedy, reason=finding.reason, count=max(1, standing.count),
+        first_utc=standing.first.utc, last_utc=standing.last.utc, sources=standing.sources,
+        secondary_to=standing.secondary_to, latched=finding.latched, because=standing.because,
+    )  # fmt: skip
+
+
+def _line(health: Health, level: int, sources: tuple[SourceView, ...]) -> str:
+    """One sentence for people: whom it concerns and why."""
+    if level == 0:
+        gpus = sum(name.startswith("gpu:") for name in health.subjects)
+        known = f" or its {gpus} known GPU{'s' if gpus > 1 else ''}" if gpus else ""
+        return f"nothing stands against this node{known}"
+    concerned = [s for s in health.subjects.values() if LEVELS[s.state] == level]
+    if not concerned:
+        blind = [source for source in sources if source.level == "blind"]
+        return "; ".join(f"{source.name} is blind: {source.reason}" for source in blind)
+    if level == LEVELS["unknown"]:
+        return "; ".join(s.finding.reason for subject in concerned for s in subject.standing if s.finding.silent)
+    parts = []
+    for subject in sorted(concerned, key=lambda s: s.id):
+        codes = [s.finding.code for s in subject.standing if s.finding.severity != "info" and s.secondary_to is None]
+        remedy = f", needs {subject.remedy}" if subject.remedy != "none" else ""
+        parts.append(f"{component(subject)} {subject.state} ({', '.join(codes) or 'on probation'}{remedy})")
+    return "; ".join(parts)

@@ -1,0 +1,102 @@
+"""Everything the core remembers, and the names under which it is kept on disk."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from gpuguard.model.health import Drain, Incident, SourceHealth, SubjectHealth
+from gpuguard.model.ids import NODE, BootId, GpuUuid, IncidentId, SubjectId, pci_of
+from gpuguard.model.instants import Instant
+from gpuguard.ports import Detector
+
+# Any: every detector brings a memory type of its own; the detector that wrote it is the one that reads it.
+Memories = dict[tuple[str, SubjectId], Any]
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """The core's whole memory. `now` is the newest moment it was told of; `identified` the GPU named last,
+    and when."""
+
+    now: Instant
+    subjects: dict[SubjectId, SubjectHealth] = {}
+    retired: dict[GpuUuid, SubjectHealth] = {}
+    incidents: dict[IncidentId, Incident] = {}
+    sources: dict[str, SourceHealth] = {}
+    drain: Drain | None = None
+    identified: tuple[SubjectId, Instant] | None = None
+    memory: Memories = {}
+
+    @property
+    def boot(self) -> BootId:
+        return self.now.boot
+
+    def subject(self, name: SubjectId) -> SubjectHealth:
+        """The record of a subject; a new one when nothing was known of it."""
+        known = self.subjects.get(name)
+        return known or SubjectHealth(id=name, since=self.now, pci=pci_of(name))
+
+
+class _Meta(msgspec.Struct, frozen=True, kw_only=True):
+    now: Instant
+    identified: tuple[SubjectId, Instant] | None
+
+
+def kept(health: Health) -> dict[str, msgspec.Struct]:
+    """Every part of the memory that goes to disk, by its key; parts that did not change are the same objects."""
+    parts: dict[str, msgspec.Struct] = {
+        **{f"subject/{name}": subject for name, subject in health.subjects.items()},
+        **{f"retired/{uuid}": subject for uuid, subject in health.retired.items()},
+        **{f"incident/{name}": incident for name, incident in health.incidents.items()},
+        **{f"memory/{check}/{name}": memory for (check, name), memory in health.memory.items()},
+    }
+    if health.drain is not None:
+        parts["drain"] = health.drain
+    return parts
+
+
+def difference(before: Health, after: Health) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """What to write and what to delete so that the disk says `after` where it said `before`."""
+    old, new = kept(before), kept(after)
+    changed = {key: part for key, part in new.items() if old.get(key) is not part}
+    if not changed and len(old) == len(new):
+        return {}, ()
+    puts = {key: msgspec.msgpack.encode(part) for key, part in changed.items()}
+    puts["meta"] = msgspec.msgpack.encode(_Meta(now=after.now, identified=after.identified))
+    return puts, tuple(key for key in old if key not in new)
+
+
+def restore(state: Mapping[str, bytes], detectors: Iterable[Detector], now: Instant) -> Health:
+    """The memory as it was written last; `now` where nothing was ever written.
+
+    Raises  msgspec.ValidationError when a part does not decode: the caller treats the memory as damaged
+    """
+    memories = {detector.name: detector.memory for detector in detectors}
+    meta = msgspec.msgpack.decode(state["meta"], type=_Meta) if "meta" in state else _Meta(now=now, identified=None)
+    subjects: dict[SubjectId, SubjectHealth] = {}
+    retired: dict[GpuUuid, SubjectHealth] = {}
+    incidents: dict[IncidentId, Incident] = {}
+    memory: Memories = {}
+    for key, value in state.items():
+        shelf, _, name = key.partition("/")
+        if shelf == "subject":
+            subjects[SubjectId(name)] = msgspec.msgpack.decode(value, type=SubjectHealth)
+        elif shelf == "retired":
+            retired[GpuUuid(name)] = msgspec.msgpack.decode(value, type=SubjectHealth)
+        elif shelf == "incident":
+            incidents[IncidentId(name)] = msgspec.msgpack.decode(value, type=Incident)
+        elif shelf == "memory":
+            check, _, subject = name.partition("/")
+            # A check that was removed leaves its memory behind; it is dropped with the next change.
+            if check in memories:
+                memory[(check, SubjectId(subject))] = msgspec.msgpack.decode(value, type=memories[check])
+    return Health(
+        now=meta.now, subjects=subjects, retired=retired, incidents=incidents, memory=memory,
+        identified=meta.identified,
+        drain=msgspec.msgpack.decode(state["drain"], type=Drain) if "drain" in state else None,
+    )  # fmt: skip
+
+
+def node_of(health: Health) -> SubjectHealth:
+    """The node itself as a subject."""
+    return health.subject(NODE)

@@ -1,0 +1,136 @@
+"""Puts the parts together: configuration, detectors, memory and sources, the same for every process.
+
+One engine for the daemon, for `check` without a daemon, for `replay` and for a person's word while no daemon runs: the
+same lines lead to the same verdict everywhere.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+from gpuguard.errors import ConfigInvalid
+from gpuguard.health import policy
+from gpuguard.health.state import Health, restore
+from gpuguard.model.events import Booted, Cursor
+from gpuguard.model.ids import BootId, EventId
+from gpuguard.model.instants import Instant
+from gpuguard.model.units import Seconds
+from gpuguard.ports import Clock, Detector, Source, StoreReader
+from gpuguard.runtime import actuator_settings, loop, plugins, supervise
+from gpuguard.runtime.assets import read_text
+from gpuguard.runtime.config import Config, load_config
+from gpuguard.store import retention
+
+STATE_DIR = Path("/var/lib/gpuguard")
+LISTEN = "127.0.0.1:9818"
+DATABASE = "gpuguard.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The daemon itself; `[agent]` in the configuration."""
+
+    state_dir: str = str(STATE_DIR)
+    listen: str = LISTEN
+    # The first is the one the node cannot do without; the journal stands in while it is blind.
+    sources: tuple[str, ...] = ("kmsg", "journal", "pci_config")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    # How long a start or a single pass waits for sources to have read what was there.
+    settle: Seconds = Seconds(10.0)
+
+
+class RulesFolder:
+    """The tables of one detector, from the rules that ship with gpuguard."""
+
+    def __init__(self, detector: str) -> None:
+        self._detector = detector
+
+    def text(self, name: str) -> str:
+        """The text of one table.
+
+        Raises  Absent when it was not installed
+        """
+        return read_text("rules", "detectors", self._detector, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything that configuration decides."""
+
+    config: Config
+    agent: Settings
+    policy: policy.Settings
+    loop: loop.Settings
+    detectors: tuple[Detector, ...]
+    source_modules: Mapping[str, ModuleType]
+
+
+def sections() -> dict[str, type]:
+    """The `Settings` of every part, by the section of the configuration that fills it."""
+    return {
+        "agent": Settings,
+        "policy": policy.Settings,
+        "loop": loop.Settings,
+        "supervise": supervise.Settings,
+        "store": retention.Settings,
+        "actuator": actuator_settings.Settings,
+        **plugins.sections("detectors", plugins.shelf("gpuguard.detectors")),
+        **plugins.sections("sources", plugins.shelf("gpuguard.sources")),
+        **plugins.sections("actuators", plugins.shelf("gpuguard.actuators")),
+    }
+
+
+def assemble(path: Path | None = None, *, with_sources: bool = True) -> Parts:
+    """The parts as the configuration at `path` wants them.
+
+    Raises  ConfigInvalid with every mistake
+    """
+    detector_modules = plugins.shelf("gpuguard.detectors")
+    source_modules = plugins.shelf("gpuguard.sources")
+    config = load_config(path, sections())
+    agent: Settings = config.settings("agent")
+    missing = [name for name in agent.sources if name not in source_modules]
+    if missing and with_sources:
+        known = ", ".join(source_modules)
+        raise ConfigInvalid([f"[agent] sources: no source {name!r}; there are {known}" for name in missing])
+    return Parts(
+        config=config, agent=agent, policy=config.settings("policy"), loop=config.settings("loop"),
+        detectors=tuple(
+            module.build(config.settings(f"detectors.{name}"), RulesFolder(name))
+            for name, module in detector_modules.items()
+        ),
+        source_modules=source_modules,
+    )  # fmt: skip
+
+
+def build_sources(parts: Parts, root: Path, clock: Clock) -> dict[str, Source]:
+    """The sources that the site wants, by name; none of them runs yet."""
+    return {
+        name: parts.source_modules[name].build(parts.config.settings(f"sources.{name}"), root, clock)
+        for name in parts.agent.sources
+    }
+
+
+def remember(reader: StoreReader | None, parts: Parts, clock: Clock) -> tuple[Health, Booted, dict[str, Cursor]]:
+    """The memory on disk, the event that says in which boot it goes on, and how far each source had read.
+
+    Raises  msgspec.ValidationError when a part of the memory does not decode
+    """
+    now = clock.now()
+    state = reader.load_state() if reader is not None else {}
+    health = restore(state, parts.detectors, now)
+    previous = health.boot if state else None
+    return health, booted(now, previous), reader.cursors() if reader is not None else {}
+
+
+def booted(now: Instant, previous: BootId | None) -> Booted:
+    """The event that every run begins with."""
+    return Booted(id=EventId(f"start:{now.boot[:8]}:{now.mono:.3f}"), at=now, previous=previous)
+
+
+def under(parts: Parts, changed: policy.Settings) -> Parts:
+    """The parts under another policy."""
+    return dataclasses.replace(parts, policy=changed)

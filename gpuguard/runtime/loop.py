@@ -1,0 +1,295 @@
+"""One queue, one thread: events are decided one after the other, written down, and only then acted on.
+
+A decision that only moves counts may wait a few seconds to be written with the next, together with its cursor: killed
+in between, the agent reads the same lines again and counts them once. What changes a verdict or owes an action is
+written at once. While the disk refuses, nothing is acted on; the decided change is kept and written when it can be.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gpuguard.errors import StoreFailed
+from gpuguard.health import machine, policy
+from gpuguard.health.decide import decide
+from gpuguard.health.state import Health, difference
+from gpuguard.model.actions import Action, Question
+from gpuguard.model.events import ActionOutcome, AnyEvent, Batch, Cursor, LogLine, SourceChanged, SourceLevel, Tick
+from gpuguard.model.health import Decision, Owed, Transition
+from gpuguard.model.ids import EventId
+from gpuguard.model.instants import Instant, seconds_between
+from gpuguard.model.story import Change, OwedAction, StoryEntry
+from gpuguard.model.units import Seconds
+from gpuguard.ports import Clock, Detector, Store
+from gpuguard.runtime.tally import Tally
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How often the loop does what no event asks for; `[loop]` in the configuration."""
+
+    tick: Seconds = Seconds(30.0)
+    # Counts alone are written this late at most.
+    write_within: Seconds = Seconds(5.0)
+    retry_first: Seconds = Seconds(1.0)
+    retry_longest: Seconds = Seconds(300.0)
+    # With the longest wait this is about a day of a scheduler that does not answer.
+    tries: int = 300
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What is decided and not yet on disk."""
+
+    since: Instant | None = None
+    urgent: bool = False
+    story: list[StoryEntry] = field(default_factory=list)
+    events: list[LogLine] = field(default_factory=list)
+    actions: dict[str, OwedAction] = field(default_factory=dict)
+    cursors: dict[str, Cursor] = field(default_factory=dict)
+    live: list[Instant] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+
+
+class Loop:
+    """Decides batches, keeps the store true, and hands out what is owed."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        health: Health,
+        detectors: Sequence[Detector],
+        clock: Clock,
+        tally: Tally,
+        rules: policy.Settings,
+        settings: Settings,
+        act: Callable[[Action], None],
+        ask: Callable[[Question], None],
+        told: Callable[[Transition], None],
+    ) -> None:
+        self.health, self.tally = health, tally
+        self._store, self._detectors, self._clock = store, detectors, clock
+        self._rules, self._settings = rules, settings
+        self._act, self._ask, self._told = act, ask, told
+        self._written = health
+        self._pending = _Pending()
+        actions = store.actions()
+        self.owed: dict[str, OwedAction] = {o.action.key: o for o in actions if o.state == "owed"}
+        self._ended: Counter[str] = Counter(o.state for o in actions if o.state != "owed")
+        self._in_flight: str | None = None
+        self._ticked = clock.now()
+        self._store_failing = False
+        self._store_retry: Instant | None = None
+        self._store_wait = float(settings.retry_first)
+        self.changed = True
+
+    # --- one batch ---------------------------------------------------------------------------------------------------
+
+    def take(self, batch: Batch) -> None:
+        """The batch is decided, and on disk unless it only moved counts."""
+        for event in batch.events:
+            self._decide(event)
+        if batch.cursor is not None:
+            self._pending.cursors[batch.source] = batch.cursor
+            self._mark_pending()
+        self.write_when_due()
+        self.send_owed()
+
+    def _decide(self, event: AnyEvent) -> None:
+        self.tally.saw(event)
+        if isinstance(event, ActionOutcome):
+            self._settle_outcome(event)
+        before = self.health
+        self.health, decision = decide(before, event, self._detectors, self._rules)
+        self._keep(event, decision)
+        for transition in decision.transitions:
+            self._told(transition)
+
+    def _keep(self, event: AnyEvent, decision: Decision) -> None:
+        pending = self._pending
+        pending.story.extend(decision.story)
+        pending.questions.extend(decision.questions)
+        for owed in decision.owed:
+            self._owe(owed)
+        for check in decision.failed:
+            self.tally.check_errors[check] += 1
+        if isinstance(event, LogLine):
+            if decision.keep_event:
+                pending.events.append(event)
+            if decision.urgent and not event.backlog:
+                pending.live.append(event.at)
+        pending.urgent = pending.urgent or decision.urgent
+        self.changed = self.changed or decision.urgent
+        self._mark_pending()
+
+    def _mark_pending(self) -> None:
+        if self._pending.since is None:
+            self._pending.since = self._clock.now()
+
+    def _owe(self, owed: Owed) -> None:
+        key = owed.action.key
+        known = self.owed.get(key)
+        if owed.cancelled:
+            if known is not None and known.state == "owed":
+                self._record(msgspec.structs.replace(known, state="cancelled", message="no longer wanted"))
+        elif known is None:
+            self._record(OwedAction(action=owed.action))
+
+    def _record(self, owed: OwedAction) -> None:
+        self._pending.actions[owed.action.key] = owed
+        self._pending.urgent = True
+        if owed.state == "owed":
+            self.owed[owed.action.key] = owed
+        else:
+            self.owed.pop(owed.action.key, None)
+            self._ended[owed.state] += 1
+
+    @property
+    def disk_refuses(self) -> bool:
+        """Whether what was decided last could not be written."""
+        return self._store_failing
+
+    def action_counts(self) -> dict[str, int]:
+        """Actions on record by state."""
+        return {**self._ended, "owed": len(self.owed)}
+
+    # --- the disk ----------------------------------------------------------------------------------------------------
+
+    def write_when_due(self, *, now: bool = False) -> None:
+        """What is decided is on disk, unless it can wait or the disk refuses."""
+        pending, clock = self._pending, self._clock.now()
+        if pending.since is None:
+            return
+        if self._store_retry is not None and clock.mono < self._store_retry.mono and not now:
+            return
+        age = clock.mono - pending.since.mono
+        if not (now or pending.urgent or age >= self._settings.write_within):
+            return
+        puts, deletes = difference(self._written, self.health)
+        change = Change(
+            cursors=tuple(pending.cursors.values()), puts=puts, deletes=deletes, story=tuple(pending.story),
+            events=tuple(pending.events), actions=tuple(pending.actions.values()),
+        )  # fmt: skip
+        try:
+            self._store.commit(change)
+        except StoreFailed as error:
+            self._store_failed(error, clock)
+            return
+        self._written = self.health
+        done = self._clock.now()
+        for at in pending.live:
+            took = seconds_between(at, done)
+            if took is not None:
+                self.tally.decided(max(0.0, took))
+        self._pending = _Pending()
+        for question in pending.questions:
+            self._ask(question)
+        self._store_works()
+
+    def _store_failed(self, error: StoreFailed, now: Instant) -> None:
+        self.tally.store_errors += 1
+        self._store_retry = msgspec.structs.replace(now, mono=now.mono + self._store_wait)
+        self._store_wait = min(2 * self._store_wait, self._settings.retry_longest)
+        if not self._store_failing:
+            self._store_failing = True
+            self._decide(_store_event(now, "degraded", str(error)))
+
+    def _store_works(self) -> None:
+        self._store_retry, self._store_wait = None, float(self._settings.retry_first)
+        if self._store_failing:
+            self._store_failing = False
+            self._decide(_store_event(self._clock.now(), "watching", "the state directory can be written again"))
+            self.write_when_due()
+
+    # --- actions -----------------------------------------------------------------------------------------------------
+
+    def send_owed(self) -> None:
+        """The next action that is due is on its way, if everything it rests on is on disk and none is under way."""
+        if self._in_flight is not None or (self._pending.since is not None and self._pending.urgent):
+            return
+        now = self._clock.now()
+        due = next((owed for owed in self.owed.values() if _wait_of(owed, now) == 0.0), None)
+        if due is not None:
+            self._in_flight = due.action.key
+            self._act(due.action)
+
+    def _settle_outcome(self, event: ActionOutcome) -> None:
+        if self._in_flight == event.key:
+            self._in_flight = None
+        known = self.owed.get(event.key)
+        verb = event.key.partition(":")[0]
+        self.tally.answered(verb, event.result)
+        if known is None:
+            return
+        tries = known.tries + 1
+        told = msgspec.structs.replace(known, tries=tries, message=event.message)
+        # A drain that met somebody else's waits for the node: our verdict stands, and theirs may be lifted.
+        waits = event.result == "deferred" or (event.result == "foreign" and verb == "drain")
+        if not waits:
+            state = event.result if event.result != "deferred" else "owed"
+            self._record(msgspec.structs.replace(told, state=state))
+        elif tries >= self._settings.tries:
+            self._record(
+                msgspec.structs.replace(told, state="refused", message=f"gave up after {tries}: {event.message}")
+            )
+        else:
+            wait = self._wait_after(event, tries)
+            not_before = msgspec.structs.replace(event.at, mono=event.at.mono + wait)
+            self._record(msgspec.structs.replace(told, not_before=not_before))
+
+    def _wait_after(self, event: ActionOutcome, tries: int) -> float:
+        if event.result == "foreign":
+            return float(self._settings.retry_longest)
+        first = event.retry_after or float(self._settings.retry_first)
+        return min(first * 2.0 ** min(tries - 1, 12), float(self._settings.retry_longest))
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def tick_when_due(self) -> bool:
+        """Time has been told to the core if it was time to; whether it was."""
+        now = self._clock.now()
+        if now.mono - self._ticked.mono < self._settings.tick and not self._probation_over(now):
+            return False
+        self._ticked = now
+        self._decide(Tick(id=EventId(f"tick:{now.boot[:8]}:{now.mono:.3f}"), at=now))
+        self.write_when_due()
+        self.send_owed()
+        return True
+
+    def _probation_over(self, now: Instant) -> bool:
+        return any(due.boot == now.boot and self._ticked.mono < due.mono <= now.mono for due in self._dues())
+
+    def _dues(self) -> Iterable[Instant]:
+        for subject in self.health.subjects.values():
+            yield from machine.next_expiry(subject)
+            if subject.probation_from is not None:
+                start = subject.probation_from
+                yield msgspec.structs.replace(start, mono=start.mono + self._rules.probation)
+
+    def idle_for(self) -> float:
+        """How long the loop may sleep, in seconds, if no batch comes."""
+        now = self._clock.now()
+        waits = [self._ticked.mono + self._settings.tick - now.mono]
+        waits += [due.mono - now.mono for due in self._dues() if due.boot == now.boot and due.mono > self._ticked.mono]
+        if self._pending.since is not None:
+            waits.append(self._pending.since.mono + self._settings.write_within - now.mono)
+        if self._store_retry is not None:
+            waits.append(self._store_retry.mono - now.mono)
+        if self._in_flight is None:
+            waits += [_wait_of(owed, now) for owed in self.owed.values()]
+        return max(0.01, min(waits))
+
+
+def _wait_of(owed: OwedAction, now: Instant) -> float:
+    """Seconds until the action is due; what was to wait on another boot waits no longer."""
+    if owed.not_before is None or owed.not_before.boot != now.boot:
+        return 0.0
+    return max(0.0, owed.not_before.mono - now.mono)
+
+
+def _store_event(at: Instant, level: SourceLevel, reason: str) -> SourceChanged:
+    event_id = EventId(f"source:store:{at.boot[:8]}:{at.mono:.3f}")
+    return SourceChanged(id=event_id, at=at, source="store", level=level, reason=reason)

@@ -1,0 +1,78 @@
+"""What the shell counts about itself: events, outcomes, decision latency, its own CPU and memory."""
+
+import itertools
+import os
+import resource
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+
+from gpuguard.model.actions import Result
+from gpuguard.model.events import AnyEvent, LinesLost, LogLine
+from gpuguard.model.health import PolicyName, ShellFacts, SourceView
+
+# Seconds from the reading of a line to the committed verdict; to the drain itself it may take 0.05 at the median.
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+# Codes come from the kernel log, so a hostile one could make a series each; real drivers print some tens.
+CODES_KEPT = 400
+
+
+class Tally:
+    """Counters of one agent's life."""
+
+    def __init__(self, *, version: str, mode: str, policy: PolicyName) -> None:
+        self.version, self.mode, self.policy = version, mode, policy
+        self.events: Counter[str] = Counter()
+        self.results: Counter[str] = Counter()
+        self.check_errors: Counter[str] = Counter()
+        self.store_errors = 0
+        self.actuator_ok: bool | None = None
+        self._buckets = [0] * (len(BOUNDS) + 1)
+        self._latency_sum = 0.0
+
+    def saw(self, event: AnyEvent) -> None:
+        """The event is counted by kind and code."""
+        if isinstance(event, LogLine):
+            code = "" if event.parsed.xid is None else str(event.parsed.xid)
+            key = f"{event.parsed.kind} {code}"
+            if key not in self.events and len(self.events) >= CODES_KEPT:
+                key = f"{event.parsed.kind} other"
+            self.events[key] += event.repeated
+        elif isinstance(event, LinesLost):
+            self.events["lines_lost "] += event.count
+
+    def decided(self, seconds: float) -> None:
+        """One live line led to a committed decision this long after it was read."""
+        self._buckets[bisect_left(BOUNDS, seconds)] += 1
+        self._latency_sum += seconds
+
+    def answered(self, verb: str, result: Result) -> None:
+        """A target answered."""
+        self.results[f"{verb} {result}"] += 1
+        self.actuator_ok = result in ("done", "foreign")
+
+    def facts(self, sources: Sequence[SourceView], actions: dict[str, int], mailbox_depth: int) -> ShellFacts:
+        """Everything counted, as a value."""
+        totals = list(itertools.accumulate(self._buckets))
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return ShellFacts(
+            version=self.version, mode=self.mode, policy=self.policy, sources=tuple(sources),
+            events=dict(self.events), results=dict(self.results), actions=actions,
+            latency=tuple(zip(BOUNDS, totals[:-1], strict=True)), latency_sum=self._latency_sum,
+            latency_count=totals[-1], store_errors=self.store_errors, mailbox_depth=mailbox_depth,
+            cpu_seconds=usage.ru_utime + usage.ru_stime, resident_bytes=_resident_bytes(),
+            actuator_ok=self.actuator_ok, check_errors=dict(self.check_errors),
+        )  # fmt: skip
+
+
+def _resident_bytes() -> int:
+    """Memory that is resident now.
+
+    Reads   /proc/self/statm
+    Source  proc(5)
+    """
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

@@ -1,0 +1,61 @@
+"""What the shell counts about itself."""
+
+import msgspec
+
+from gpuguard.model.events import LinesLost, LogLine
+from gpuguard.model.ids import EventId
+from gpuguard.runtime.tally import CODES_KEPT, Tally
+from tests.support.core import instant, line
+
+
+def tally() -> Tally:
+    return Tally(version="1", mode="observe", policy="default")
+
+
+def test_events_are_counted_by_kind_and_code_with_their_repeats() -> None:
+    counting = tally()
+    event = line("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name=x, Ch 00000008", 1.0)
+    counting.saw(event)
+    counting.saw(msgspec.structs.replace(event, repeated=9))
+    counting.saw(LinesLost(id=EventId("l"), at=instant(1.0), source="kmsg", count=5, reason="overrun"))
+    assert counting.facts((), {}, 0).events == {"xid 43": 10, "lines_lost ": 5}
+
+
+def test_a_hostile_log_cannot_make_series_without_end() -> None:
+    counting = tally()
+    event = line("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name=x, Ch 00000008", 1.0)
+    for code in range(5000):
+        parsed = msgspec.structs.replace(event.parsed, xid=code)
+        counting.saw(LogLine(id=EventId("e"), at=event.at, source="kmsg", parsed=parsed, raw=""))
+    events = counting.facts((), {}, 0).events
+    assert len(events) <= CODES_KEPT + 1
+    assert sum(events.values()) == 5000
+
+
+def test_latency_is_a_cumulative_histogram() -> None:
+    counting = tally()
+    for seconds in (0.0005, 0.003, 0.03, 9.0):
+        counting.decided(seconds)
+    facts = counting.facts((), {}, 0)
+    latency = dict(facts.latency)
+    assert latency[0.001] == 1
+    assert latency[0.05] == 3
+    assert latency[5.0] == 3
+    assert facts.latency_count == 4
+
+
+def test_whether_the_target_answers_follows_its_last_answer() -> None:
+    counting = tally()
+    assert counting.facts((), {}, 0).actuator_ok is None
+    counting.answered("drain", "deferred")
+    assert counting.actuator_ok is False
+    counting.answered("drain", "done")
+    assert counting.actuator_ok is True
+    assert counting.facts((), {}, 0).results == {"drain deferred": 1, "drain done": 1}
+
+
+def test_its_own_cost_is_measured() -> None:
+    facts = tally().facts((), {"owed": 1}, 3)
+    assert facts.resident_bytes > 1_000_000
+    assert facts.cpu_seconds > 0
+    assert (facts.actions, facts.mailbox_depth) == ({"owed": 1}, 3)
