@@ -14,8 +14,11 @@ COMMANDS: dict[str, str] = {
     "agent": "the daemon: watches this node",
     "check": "may this node run jobs now?",
     "scan": "which events are in these kernel logs?",
+    "replay": "what would gpuguard have done with this log?",
     "xid": "what is Xid N, who is to blame, what happens, what clears it",
     "sxid": "the same for an NVSwitch's SXid N",
+    "selftest": "does the chain work, end to end, on this node?",
+    "demo": "plays a recorded incident, from log line to drain",
 }
 
 

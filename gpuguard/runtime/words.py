@@ -1,0 +1,104 @@
+"""Text for people in 80 columns: rows with a label, times, ages; nothing in it can move a terminal's cursor."""
+
+import textwrap
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from gpuguard.model.findings import Remedy
+from gpuguard.model.health import SubjectHealth
+from gpuguard.model.ids import NODE, SubjectId, pci_of
+
+WIDTH = 80
+LABEL = 12
+
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+
+
+def row(label: str, text: str, *, label_width: int = LABEL, indent: int = 0) -> list[str]:
+    """A label and what belongs to it, wrapped beside it."""
+    room = WIDTH - label_width - indent
+    first, *rest = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+    margin = " " * indent
+    head = f"{margin}{label:<{label_width}}"
+    lines = [head + first] if len(label) < label_width else [margin + label, margin + " " * label_width + first]
+    return [line.rstrip() for line in lines + [margin + " " * label_width + line for line in rest]]
+
+
+def paragraph(text: str, *, indent: int = 0, hanging: int = 0) -> list[str]:
+    """The text wrapped to the page; each of its own lines begins anew."""
+    out: list[str] = []
+    for line in text.splitlines() or [""]:
+        out += textwrap.wrap(
+            line, WIDTH, initial_indent=" " * indent, subsequent_indent=" " * (indent + hanging),
+            break_on_hyphens=False,
+        ) or [""]  # fmt: skip
+    return out
+
+
+def page(lines: Iterable[str]) -> str:
+    """The lines as one text; what a terminal would take as a command is spelled out."""
+    return "".join(printable(line) + "\n" for line in lines)
+
+
+def printable(text: str) -> str:
+    """The same text with every character spelled out that is no printable one: logs hold what an attacker chose."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def date(utc: float | None) -> str:
+    """A moment for people, in UTC."""
+    if utc is None:
+        return "at an unknown time"
+    try:
+        return datetime.fromtimestamp(utc, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"at {utc:.0f} s since 1970"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its largest unit."""
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return "0 s"
+
+
+NEEDS: dict[Remedy, str] = {
+    "none": "",
+    "test": ", needs a test",
+    "reset": ", needs a reset",
+    "reboot": ", needs a reboot",
+    "replace": ", needs a new part",
+}
+
+
+def tries(count: int) -> str:
+    """How many attempts."""
+    return "1 try" if count == 1 else f"{count:,} tries"
+
+
+def times(count: int) -> str:
+    """How often."""
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
+def listed(names: Iterable[str], joint: str = "and") -> str:
+    """Names as a sentence has them."""
+    *most, last = list(names) or ["nothing"]
+    return f"{', '.join(most)} {joint} {last}" if most else last
+
+
+def named(subject: SubjectHealth) -> str:
+    """A subject as people call it: its index where known, its address, or the node."""
+    if subject.id == NODE:
+        return "node"
+    index = f" (index {subject.index})" if subject.index is not None else ""
+    return f"{called(subject.id)}{index}"
+
+
+def called(subject: SubjectId) -> str:
+    """A subject's name for people."""
+    kind = subject.partition(":")[0]
+    return {"gpu": "GPU", "nvswitch": "NVSwitch"}.get(kind, kind) + (f" {pci}" if (pci := pci_of(subject)) else "")

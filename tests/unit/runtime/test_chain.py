@@ -1,0 +1,79 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuguard.model.ids import SubjectId, TokenId
+from gpuguard.runtime.chain import of_subject, of_token
+from gpuguard.runtime.known import find_subject, look_up
+from tests.support.incidents import LOST, REMAP, Machine, lost_gpu
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    machine.stop()
+
+
+def chain(node: Machine, whom: str = "node") -> dict[str, object]:
+    known = look_up(node.state_dir, node.clock)
+    try:
+        reader, health = known.memory()
+        return of_subject(known, reader, find_subject(health, whom))
+    finally:
+        known.close()
+
+
+def test_every_link_carries_the_id_of_the_next(node: Machine) -> None:
+    lost_gpu(node)
+    facts = chain(node)
+    drain, subjects = facts["drain"], facts["subjects"]
+    assert isinstance(drain, dict)
+    assert isinstance(subjects, list)
+    finding = subjects[0]["findings"][0]
+    assert drain["subject"] == subjects[0]["subject"]
+    assert drain["because"] == [line["event_id"] for line in finding["lines"]]
+    assert finding["lines"][0]["raw"] == LOST
+    assert finding["incident"] in [incident["id"] for incident in subjects[0]["incidents"]]
+
+
+def test_the_worst_subject_comes_first(node: Machine) -> None:
+    node.line(REMAP)
+    node.line(LOST, after=5.0)
+    subjects = chain(node)["subjects"]
+    assert isinstance(subjects, list)
+    assert [subject["remedy"] for subject in subjects] == ["reboot", "reset"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [(("IDLE",), "by itself once it saw that"), (("IDLE", "DRAIN"), "somebody else holds the node")],
+)
+def test_the_next_step_fits_the_drain(node: Machine, flags: tuple[str, ...], word: str) -> None:
+    node.scheduler.flags = flags
+    lost_gpu(node)
+    steps = chain(node)["next"]
+    assert isinstance(steps, list)
+    assert "reboot the node" in steps[0]
+    assert word in steps[1]
+    assert "gpuguard ack xid79 --gpu 0000:c1:00.0" in steps[2]
+
+
+def test_probation_tells_how_it_ends(node: Machine) -> None:
+    lost_gpu(node)
+    node.person("ack", code="xid79")
+    assert "when probation is over" in str(chain(node)["next"])
+
+
+def test_an_unknown_token_is_an_orphan_and_known_ones_are_not(node: Machine) -> None:
+    lost_gpu(node)
+    known = look_up(node.state_dir, node.clock)
+    try:
+        reader, health = known.memory()
+        assert health.drain is not None
+        assert of_token(known, reader, TokenId("beef"))["orphan"] is True
+        assert of_token(known, reader, health.drain.token)["orphan"] is False
+        assert of_token(known, reader, health.drain.token)["subjects"][0]["subject"] == SubjectId("gpu:0000:c1:00.0")
+    finally:
+        known.close()

@@ -1,0 +1,53 @@
+import msgspec
+import pytest
+
+from gpuguard.errors import NotUnderstood
+from gpuguard.health.state import Health
+from gpuguard.model.health import SubjectHealth
+from gpuguard.model.ids import NODE, BootId, GpuSerial, GpuUuid, PciAddress, gpu, nvswitch
+from gpuguard.model.instants import Instant
+from gpuguard.runtime.known import find_subject, find_token
+
+NOW = Instant(boot=BootId("b"), mono=1.0)
+UUID = GpuUuid("GPU-0a0b0c0d-1111-2222-3333-444455556666")
+OLD = GpuUuid("GPU-99887766-1111-2222-3333-444455556666")
+HERE = SubjectHealth(
+    id=gpu(PciAddress("0000:3b:00.0")), since=NOW, pci=PciAddress("0000:3b:00.0"), uuid=UUID,
+    serial=GpuSerial("1320221100123"), index=5,
+)  # fmt: skip
+AWAY = SubjectHealth(id=gpu(PciAddress("10000:af:00.0")), since=NOW, pci=PciAddress("10000:af:00.0"))
+SWITCH = SubjectHealth(id=nvswitch(PciAddress("0000:c5:00.0")), since=NOW, pci=PciAddress("0000:c5:00.0"))
+RETIRED = msgspec.structs.replace(HERE, uuid=OLD, serial=GpuSerial("77"), index=None)
+HEALTH = Health(now=NOW, subjects={s.id: s for s in (HERE, AWAY, SWITCH)}, retired={OLD: RETIRED})
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"),
+    [
+        ("5", HERE), ("gpu5", HERE), ("3b:00", HERE), ("3B:00.0", HERE), ("0000:3b:00", HERE),
+        ("00000000:3B:00.0", HERE),
+        ("PCI:0000:3b:00", HERE), (UUID, HERE), (UUID.lower(), HERE), (UUID[:12], HERE), (UUID[4:14], HERE),
+        ("1320221100123", HERE), ("gpu:0000:3b:00.0", HERE), (" 3b:00 ", HERE), ("10000:af:00.0", AWAY),
+        ("c5:00", SWITCH), ("nvswitch:0000:c5:00.0", SWITCH), (OLD, RETIRED), ("77", RETIRED),
+    ],
+)  # fmt: skip
+def test_a_subject_is_found_by_every_name_it_has(text: str, subject: SubjectHealth) -> None:
+    assert find_subject(HEALTH, text) is subject
+
+
+def test_the_node_is_always_known() -> None:
+    assert find_subject(HEALTH, "node").id == NODE
+
+
+@pytest.mark.parametrize("text", ["", "4", "3b", "af:00", "GPU-", "GPU-0a0", "GPU-ffffffff", "1320221", "seventy"])
+def test_what_names_nobody_is_refused_with_those_known(text: str) -> None:
+    with pytest.raises(NotUnderstood, match=r"0000:3b:00\.0.*GPU-99887766.*\(taken out\)"):
+        find_subject(HEALTH, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "token"),
+    [("7f3a", "7f3a"), ("gpuguard:7f3a", "7f3a"), ("7F3A", None), ("7f3", None), ("7f3ab", None), ("node", None)],
+)
+def test_a_token_is_four_digits(text: str, token: str | None) -> None:
+    assert find_token(text) == token
