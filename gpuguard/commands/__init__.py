@@ -13,10 +13,17 @@ from typing import Protocol, cast
 COMMANDS: dict[str, str] = {
     "agent": "the daemon: watches this node",
     "check": "may this node run jobs now?",
+    "status": "agent, sources, cursor, actuator, drains and who owns them",
+    "why": "why is this GPU or node drained, degraded, slow to return?",
+    "history": "faults, actions and returns, by GPU",
     "scan": "which events are in these kernel logs?",
     "replay": "what would gpuguard have done with this log?",
     "xid": "what is Xid N, who is to blame, what happens, what clears it",
     "sxid": "the same for an NVSwitch's SXid N",
+    "ack": "a person clears a latched finding",
+    "drain": "takes this node out of service (dry run unless --yes)",
+    "resume": "gives it back, if the drain is ours (dry run unless --yes)",
+    "support-bundle": "one tar with verdicts, log excerpts and configuration",
     "selftest": "does the chain work, end to end, on this node?",
     "demo": "plays a recorded incident, from log line to drain",
 }

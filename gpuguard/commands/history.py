@@ -1,0 +1,180 @@
+"""What happened on this node: faults, actions and what came of them, returns, acknowledgements, boots.
+
+`--gpu` follows one GPU by its UUID where that is known, wherever it was plugged in, also after it was taken out.
+Exit codes  0 told, 2 no such GPU or no memory, 64 usage error
+"""
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuguard.health.state import Health
+    from gpuguard.model.health import SubjectHealth
+    from gpuguard.model.story import StoryEntry
+    from gpuguard.ports import Clock
+
+EXAMPLE = "gpuguard history --gpu 3b:00 --since 7d"
+
+LIMIT = 50
+SEARCHED = 100_000
+UNITS = {"min": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+
+# Any: the answer is JSON, which mixes types.
+Facts = dict[str, Any]
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declares the options."""
+    from gpuguard.runtime.known import options
+
+    parser.add_argument("--gpu", metavar="GPU", help="one GPU: index, PCI address, UUID or serial")
+    parser.add_argument("--since", metavar="WHEN", type=_when, help="2h, 7d, or a date such as 2026-03-01")
+    parser.add_argument("--limit", metavar="N", type=_positive, default=LIMIT, help=f"newest N (default: {LIMIT})")
+    options(parser)
+
+
+def run(args: Namespace) -> int:
+    """Prints the answer."""
+    from pathlib import Path
+
+    from gpuguard.runtime.clock import SystemClock
+
+    return answer(args, SystemClock(Path(args.root)))
+
+
+def answer(args: Namespace, clock: "Clock") -> int:
+    """The same by a clock that is given.
+
+    Raises  NotUnderstood for a GPU that is not known; StoreFailed without a memory
+    """
+    from gpuguard.runtime.known import find_subject, look_up, state_dir
+
+    known = look_up(state_dir(args), clock)
+    try:
+        reader, health = known.memory()
+        whom = find_subject(health, args.gpu) if args.gpu else None
+        since = _since(args.since, known.now.utc)
+        story = reader.story(since=since, limit=SEARCHED)
+    finally:
+        known.close()
+    entries = list(story) if whom is None else _of(story, whom)
+    shown = entries[-args.limit :]
+    if args.json:
+        import json
+
+        facts = {
+            "gpu": _identity(whom) if whom is not None else None, "gpus": [_identity(s) for s in _gpus(health)],
+            "entries": [_told(entry) for entry in shown], "left_out": len(entries) - len(shown),
+        }  # fmt: skip
+        sys.stdout.write(json.dumps(facts) + "\n")
+    else:
+        from gpuguard.runtime.words import page
+
+        sys.stdout.write(page(_lines(shown, len(entries) - len(shown), whom, health)))
+    return 0
+
+
+def _when(text: str) -> tuple[str, float]:
+    """`ago` and seconds, or `date` and seconds since 1970."""
+    import re
+    from datetime import UTC, datetime
+
+    if match := re.fullmatch(r"(\d{1,6})(min|h|d|w)", text):
+        return "ago", float(match[1]) * UNITS[match[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is neither a span (30min, 2h, 7d, 4w) nor an ISO date") from error
+    return "date", (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= SEARCHED:
+        raise ArgumentTypeError(f"{text!r} is not a number from 1 to {SEARCHED}")
+    return int(text)
+
+
+def _since(asked: tuple[str, float] | None, now: float | None) -> float | None:
+    if asked is None:
+        return None
+    how, seconds = asked
+    return seconds if how == "date" else (now or 0.0) - seconds
+
+
+def _of(story: "Sequence[StoryEntry]", whom: "SubjectHealth") -> "list[StoryEntry]":
+    """The entries about one GPU.
+
+    Verdicts carry the UUID; what carries none belongs to the GPU that the verdicts at this address name at the time.
+    """
+    if whom.uuid is None:
+        return [entry for entry in story if entry.subject == whom.id]
+    places = {entry.subject for entry in story if entry.detail.get("uuid") == whom.uuid} | {whom.id}
+    at_place: dict[str, object] = {}
+    found = []
+    for entry in story:
+        uuid = entry.detail.get("uuid")
+        if uuid is not None:
+            at_place[entry.subject] = uuid
+        occupant = at_place.get(entry.subject)
+        if uuid == whom.uuid or (uuid is None and entry.subject in places and occupant in (None, whom.uuid)):
+            found.append(entry)
+    return found
+
+
+def _gpus(health: "Health") -> "list[SubjectHealth]":
+    here = [s for name, s in sorted(health.subjects.items()) if s.pci is not None]
+    return here + [s for _, s in sorted(health.retired.items())]
+
+
+def _identity(subject: "SubjectHealth") -> Facts:
+    return {"subject": subject.id, "pci": subject.pci, "uuid": subject.uuid, "serial": subject.serial}
+
+
+def _told(entry: "StoryEntry") -> Facts:
+    return {
+        "at": entry.at.utc, "boot": entry.at.boot, "mono": entry.at.mono, "kind": entry.kind,
+        "subject": entry.subject, "text": entry.text, "event_id": entry.event_id, "cause": entry.cause,
+        "detail": dict(entry.detail),
+    }  # fmt: skip
+
+
+def _lines(
+    entries: "Iterable[StoryEntry]", left_out: int, whom: "SubjectHealth | None", health: "Health"
+) -> Iterator[str]:
+    from gpuguard.runtime.words import date, named, paragraph
+
+    if whom is not None:
+        taken_out = whom.uuid is not None and whom.uuid in health.retired
+        name = f"GPU last seen at {whom.pci}, taken out" if taken_out else named(whom)
+        serial = f", serial {whom.serial}" if whom.serial else ""
+        yield from paragraph(f"{name}: {whom.uuid or 'UUID not known'}{serial}")
+    if left_out:
+        yield f"({left_out:,} older entries left out; --limit shows more)"
+    entries = list(entries)
+    if not entries:
+        yield "Nothing is on record."
+    day = ""
+    for entry in entries:
+        today, _, hour = date(entry.at.utc).partition(" ") if entry.at.utc is not None else ("without a date", "", "")
+        if today != day:
+            day = today
+            yield day
+        hour = hour or f"{entry.at.mono:9.0f}"
+        yield from paragraph(
+            f"{hour}  {_place(entry.subject):<8} {_text(entry.kind, entry.text, entry.detail)}", hanging=20
+        )
+
+
+def _place(subject: str) -> str:
+    """A subject in few characters: its address without the domain."""
+    kind, _, address = subject.partition(":")
+    short = address.removeprefix("0000:")
+    return {"gpu": short, "nvswitch": f"sw {short}"}.get(kind, kind)
+
+
+def _text(kind: str, text: str, detail: Mapping[str, object]) -> str:
+    if kind == "verdict" and detail.get("action") not in (None, "none"):
+        return f"{text} [{detail['action']}]"
+    return text

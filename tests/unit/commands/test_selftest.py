@@ -1,0 +1,81 @@
+"""What selftest finds on a node that lacks this or that, and that its drill can never drain."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuguard.commands import selftest
+from gpuguard.kernel_log.reader import parse_text
+from gpuguard.model.ids import NODE
+from gpuguard.runtime.assembly import Parts, assemble
+from gpuguard.runtime.clock import ManualClock
+from gpuguard.runtime.known import Known, look_up
+from tests.support.machines import machine
+from tests.support.stories import told
+
+
+def parts(tmp_path: Path, text: str = "") -> Parts:
+    config = tmp_path / "config.toml"
+    socket = tmp_path / "no-actuator.sock"
+    config.write_text(f'{text}\n[actuators.delegate]\nsocket = "{socket}"\n')
+    return assemble(config, with_sources=False)
+
+
+def known(folder: Path) -> Known:
+    return look_up(folder, ManualClock(utc=1_760_000_000.0))
+
+
+def results(lines: list[selftest.Line]) -> dict[str, str]:
+    return {line.name: line.result for line in lines}
+
+
+def test_a_fresh_node_is_told_what_to_do_next(tmp_path: Path) -> None:
+    lines = list(selftest.node(parts(tmp_path), known(tmp_path / "none"), machine("h100x8")))
+    found = results(lines)
+    assert found["memory"] == "FAIL"
+    assert found["agent"] == "WARN"
+    assert found["actuator"] == "WARN"
+    assert found["GPUs"] == "OK"
+    assert all(line.next_step for line in lines if line.result != "OK")
+
+
+def test_a_node_that_is_to_act_needs_its_actuator(tmp_path: Path) -> None:
+    acting = parts(tmp_path, '[policy]\nmode = "drain"')
+    assert results(list(selftest.node(acting, known(tmp_path), machine("h100x8"))))["actuator"] == "FAIL"
+
+
+def test_a_clock_that_was_never_set_is_a_fault(tmp_path: Path) -> None:
+    early = look_up(tmp_path, ManualClock(utc=1000.0))
+    assert results(list(selftest.node(parts(tmp_path), early, machine("h100x8"))))["clock"] == "FAIL"
+
+
+def test_a_machine_without_a_kernel_log_fails(tmp_path: Path) -> None:
+    assert results(list(selftest.node(parts(tmp_path), known(tmp_path), tmp_path)))["kernel log"] == "FAIL"
+
+
+def test_the_drill_is_refused_without_an_agent(tmp_path: Path) -> None:
+    (line,) = selftest.live(parts(tmp_path), known(tmp_path), device=os.devnull)
+    assert (line.name, line.result) == ("drill", "FAIL")
+
+
+def test_the_drill_writes_nothing_where_the_agent_would_not_believe_it(tmp_path: Path) -> None:
+    written = tmp_path / "kmsg"
+    written.write_text("")
+    running = dataclasses.replace(known(tmp_path), alive=True)
+    (line,) = selftest.live(parts(tmp_path), running, device=str(written))
+    assert line.result == "FAIL"
+    assert "trust_user_records" in line.next_step
+    assert written.read_text() == ""
+
+
+@pytest.mark.parametrize("policy", ["default", "strict", "observe"])
+def test_the_drill_line_drains_under_no_policy(policy: str) -> None:
+    parsed = parse_text(selftest.DRILL)
+    assert parsed is not None
+    assert parsed.kind == "log_loss"
+    story, lines = told("0 boot A", f"1 kmsg {selftest.DRILL}", given=f"policy={policy}")
+    assert not any("owed" in line for line in lines)
+    assert story.health is not None
+    assert story.health.subject(NODE).state == "healthy"

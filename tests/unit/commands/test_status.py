@@ -1,0 +1,147 @@
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuguard.cli import run
+from gpuguard.model.health import SourceView
+from gpuguard.store.reader import DATABASE_NAME
+from tests.support.incidents import LOST, Machine, ask, lost_gpu
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(tmp_path)
+    yield machine
+    machine.stop()
+
+
+def facts(node: Machine, output: Output, code: int, *options: str, **more: object) -> dict[str, object]:
+    assert ask(node, "status", "--json", *options, **more) == code
+    answer: dict[str, object] = json.loads(output.readouterr().out)
+    return answer
+
+
+def test_a_healthy_node_with_a_running_agent_needs_nobody(node: Machine, capsys: Output) -> None:
+    node.publish()
+    assert ask(node, "status") == 0
+    text = capsys.readouterr().out
+    assert f"runs since 2023-11-14 22:13:20Z (pid {os.getpid()})" in text
+    assert "mode drain (drains by itself), policy default" in text
+    assert "OK: nothing stands against this node" in text
+    assert "attention" not in text
+
+
+def test_an_unfit_gpu_needs_somebody(node: Machine, capsys: Output) -> None:
+    lost_gpu(node)
+    node.publish()
+    assert ask(node, "status") == 1
+    text = capsys.readouterr().out
+    assert "GPU 0000:c1:00.0 unfit, needs a reboot: xid79" in text
+    assert "kmsg watching; last success 2023-11-14 22:14:42Z; at record 5 of boot b0070000" in " ".join(text.split())
+    assert "`gpuguard why`" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_dead_agents_memory_is_told_from_the_disk(node: Machine, capsys: Output) -> None:
+    lost_gpu(node)
+    node.publish()
+    node.stop()
+    assert ask(node, "status") == 1
+    text = capsys.readouterr().out
+    assert text.startswith("agent       none runs; the last one was alive ")
+    assert "kmsg blind; no agent runs" in text
+    assert "GPU 0000:c1:00.0 unfit, needs a reboot: xid79" in text
+    assert "systemctl start gpuguard-agent" in " ".join(text.split())
+
+
+def test_a_silent_agent_is_said_to_hang(node: Machine, capsys: Output) -> None:
+    node.publish()
+    old = time.time() - 500.0
+    os.utime(node.state_dir / "snapshot.json", (old, old))
+    answer = facts(node, capsys, 1)
+    assert answer["agent"]["hangs"] is True  # type: ignore[index]
+    assert "no sign of life for 50" in str(answer["attention"])
+
+
+def test_a_blind_source_is_told_with_its_reason_in_plain_letters(node: Machine, capsys: Output) -> None:
+    node.publish(
+        SourceView(
+            name="kmsg", level="blind", reason="no right to read \x1b[2J", last_success_utc=None, lost=3, restarts=2
+        )
+    )
+    assert ask(node, "status") == 1
+    text = capsys.readouterr().out
+    assert "kmsg blind; no right to read \\x1b[2J; lost 3; restarted 2 times" in " ".join(text.split())
+    assert "\x1b" not in text
+
+
+def test_what_is_owed_is_told_with_tries_and_the_next_one(node: Machine, capsys: Output) -> None:
+    node.scheduler.error = "slurmctld does not answer"
+    node.line(LOST)
+    node.publish()
+    answer = facts(node, capsys, 1)
+    (owed,) = answer["owed"]  # type: ignore[misc]
+    assert (owed["verb"], owed["tries"], owed["message"]) == ("drain", 1, "slurmctld does not answer")
+    assert owed["next_try"] == owed["since"] + 5.0
+    assert ask(node, "status") == 1
+    assert "tried once, next try 2023-11-14 22:13:26Z; slurmctld does not answer" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason", "holder", "word"),
+    [
+        (("IDLE",), "", "nobody", "somebody lifted it"),
+        (("IDLE", "DRAIN"), "NHC: disk full", "foreign", ""),
+        (("IDLE", "DRAIN"), "gpuguard:beef gpu2 lost xid79", "orphan", "`gpuguard resume --adopt beef`"),
+        (("IDLE", "DRAIN"), None, "ours", ""),
+    ],
+)
+def test_live_asks_who_holds_the_node(
+    node: Machine, capsys: Output, flags: tuple[str, ...], reason: str | None, holder: str, word: str
+) -> None:
+    lost_gpu(node)
+    node.publish()
+    node.scheduler.flags = flags
+    node.scheduler.reason = node.scheduler.reason if reason is None else reason
+    answer = facts(node, capsys, 1, "--live", target=node.scheduler)
+    assert answer["scheduler"]["holder"] == holder  # type: ignore[index]
+    assert word in str(answer["attention"])
+
+
+def test_a_scheduler_that_cannot_be_asked_is_told_and_the_rest_too(node: Machine, capsys: Output) -> None:
+    node.publish()
+    assert ask(node, "status", "--live") == 1
+    text = capsys.readouterr().out
+    assert "gpuguard-actuator cannot be reached" in " ".join(text.split())
+    assert "OK: nothing stands against this node" in text
+
+
+def test_a_wrong_configuration_hides_nothing_but_the_scheduler(node: Machine, capsys: Output) -> None:
+    node.publish()
+    node.config.write_text("[policy]\nmodus = 'drain'\n")
+    answer = facts(node, capsys, 1, "--live")
+    assert "modus" in str(answer["scheduler"])
+    assert answer["node"] == {"level": "OK", "line": "nothing stands against this node"}
+
+
+def test_a_damaged_memory_leaves_what_the_snapshot_says(node: Machine, capsys: Output) -> None:
+    lost_gpu(node)
+    node.publish()
+    node.stop()
+    (node.state_dir / DATABASE_NAME).write_bytes(b"not a database" * 100)
+    answer = facts(node, capsys, 1)
+    assert "database" in str(answer["problem"])
+    assert [s["subject"] for s in answer["subjects"]] == ["gpu:0000:c1:00.0"]  # type: ignore[attr-defined]
+
+
+def test_nothing_to_read_is_a_failure_with_a_next_step(tmp_path: Path, capsys: Output) -> None:
+    assert run(["status", "--state-dir", str(tmp_path / "nowhere")]) == 2
+    assert "systemctl start gpuguard-agent" in capsys.readouterr().err
