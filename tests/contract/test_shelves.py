@@ -1,0 +1,87 @@
+"""Each file on a shelf has the shelf's shape and its proof beside it."""
+
+import dataclasses
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from gpuguard.actuators import TARGETS
+from gpuguard.runtime.plugins import shelf
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+UNIT = CHECKOUT / "tests" / "unit"
+
+
+def _on(package: str) -> list[ParameterSet]:
+    return [pytest.param(name, module, id=name) for name, module in shelf(package).items()]
+
+
+def _settings_are_complete(module: ModuleType) -> None:
+    """A site needs to write nothing: every setting has a default, and nothing changes it later."""
+    settings: type = module.Settings
+    assert dataclasses.is_dataclass(settings)
+    made = settings()
+    for field in dataclasses.fields(settings):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, field.name, None)
+
+
+def _is_tested(package: str, name: str) -> bool:
+    return (UNIT / package / f"test_{name}.py").exists() or any((UNIT / package / name).glob("test_*.py"))
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.detectors"))
+def test_detector(name: str, module: ModuleType) -> None:
+    _settings_are_complete(module)
+    assert next(iter(inspect.signature(module.build).parameters)) == "settings"
+    assert _is_tested("detectors", name)
+    shapes = [kind for _, kind in inspect.getmembers(module, inspect.isclass) if getattr(kind, "name", None) == name]
+    assert len(shapes) == 1
+    for part in ("reads", "memory", "subjects", "start", "observe"):
+        assert hasattr(shapes[0], part)
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.sources"))
+def test_source(name: str, module: ModuleType) -> None:
+    _settings_are_complete(module)
+    assert list(inspect.signature(module.build).parameters) == ["settings", "root", "clock"]
+    assert _is_tested("sources", name)
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.actuators"))
+def test_actuator(name: str, module: ModuleType) -> None:
+    _settings_are_complete(module)
+    assert list(inspect.signature(module.build).parameters) == ["settings"]
+    assert name in TARGETS or name == "delegate"
+    assert _is_tested("actuators", name)
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.kernel_log.grammars"))
+def test_grammar(name: str, module: ModuleType) -> None:
+    """It has markers, and lines of its kind to prove itself on."""
+    shapes = [
+        kind for _, kind in inspect.getmembers(module, inspect.isclass)
+        if kind.__module__ == module.__name__ and hasattr(kind, "markers") and hasattr(kind, "parse")
+    ]  # fmt: skip
+    assert len(shapes) == 1
+    assert shapes[0].markers
+    assert all(isinstance(marker, bytes) and len(marker) >= 3 for marker in shapes[0].markers)
+    assert any((CHECKOUT / "fixtures" / "kernel_log" / name).iterdir())
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.kernel_log.forms"))
+def test_form(name: str, module: ModuleType) -> None:
+    shapes = [
+        kind for _, kind in inspect.getmembers(module, inspect.isclass)
+        if kind.__module__ == module.__name__ and hasattr(kind, "read") and hasattr(kind, "name")
+    ]  # fmt: skip
+    assert shapes
+    assert name in {shape.name for shape in shapes}
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.metrics"))
+def test_metrics(name: str, module: ModuleType) -> None:
+    assert list(inspect.signature(module.families).parameters) == ["snapshot"]

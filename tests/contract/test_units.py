@@ -1,0 +1,69 @@
+"""The units name what the code has: programs, paths, ports and users."""
+
+import tomllib
+from pathlib import Path
+
+from gpuguard.actuators import delegate
+from gpuguard.runtime import assembly
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+UNITS = CHECKOUT / "systemd"
+
+
+def _unit(name: str) -> dict[str, dict[str, str]]:
+    """Sections and keys of a unit; of a key that stands more than once, the last value."""
+    sections: dict[str, dict[str, str]] = {}
+    section: dict[str, str] = {}
+    for line in (UNITS / name).read_text().splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            section[key] = value
+    return sections
+
+
+def test_each_daemon_has_its_unit_and_each_unit_its_daemon() -> None:
+    daemons = {path.stem for path in (CHECKOUT / "gpuguard" / "daemons").glob("*.py") if not path.stem.startswith("_")}
+    units = {path.stem.removeprefix("gpuguard-") for path in UNITS.glob("*.service")}
+    assert units == daemons
+
+
+def test_the_programs_are_those_that_are_installed() -> None:
+    with (CHECKOUT / "pyproject.toml").open("rb") as file:
+        scripts = tomllib.load(file)["project"]["scripts"]
+    for path in UNITS.glob("*.service"):
+        program = Path(_unit(path.name)["Service"]["ExecStart"].split()[0])
+        assert program.parent == Path("/usr/bin")
+        assert program.name in scripts
+
+
+def test_the_socket_is_where_the_agent_looks_for_it() -> None:
+    socket = _unit("gpuguard-actuator.socket")["Socket"]
+    assert socket["ListenStream"] == delegate.SOCKET
+    agent = _unit("gpuguard-agent.service")["Service"]
+    assert socket["SocketGroup"] == agent["Group"]
+    assert socket["SocketMode"] == "0660"
+
+
+def test_the_state_directory_is_the_default_one() -> None:
+    agent = _unit("gpuguard-agent.service")["Service"]
+    assert Path("/var/lib") / agent["StateDirectory"] == assembly.STATE_DIR
+    assert f"--state-dir {assembly.STATE_DIR}" in agent["ExecStart"]
+
+
+def test_the_agent_has_one_capability_and_the_actuator_none() -> None:
+    agent = _unit("gpuguard-agent.service")["Service"]
+    assert agent["CapabilityBoundingSet"] == agent["AmbientCapabilities"] == "CAP_SYSLOG"
+    assert _unit("gpuguard-actuator.service")["Service"]["CapabilityBoundingSet"] == ""
+
+
+def test_the_user_of_the_unit_is_made_at_installation() -> None:
+    kind, name, *_ = (UNITS / "gpuguard.sysusers.conf").read_text().splitlines()[-1].split()
+    agent = _unit("gpuguard-agent.service")["Service"]
+    assert (kind, name) == ("u", agent["User"])
+
+
+def test_the_scrape_configuration_asks_the_port_that_the_agent_opens() -> None:
+    port = assembly.LISTEN.rpartition(":")[2]
+    assert f"localhost:{port}" in (CHECKOUT / "exporters" / "prometheus-scrape.yaml").read_text()

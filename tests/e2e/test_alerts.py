@@ -1,0 +1,59 @@
+"""The alerts and the scrape configuration, held against Prometheus' own tool."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.promtool import promtool
+
+pytestmark = pytest.mark.promtool
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+ALERTS = CHECKOUT / "rules" / "alerts"
+CASES = sorted((ALERTS / "tests").glob("*.yaml"))
+
+
+def _alerts() -> list[str]:
+    return re.findall(r"^ +- alert: (\w+)$", (ALERTS / "gpuguard.yaml").read_text(), flags=re.MULTILINE)
+
+
+def test_the_rules_are_valid() -> None:
+    done = promtool("check", "rules", "gpuguard.yaml", folder=ALERTS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(_alerts())} rules found" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_alert(case: Path) -> None:
+    done = promtool("test", "rules", case.name, folder=case.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("alert", _alerts())
+def test_each_alert_is_seen_to_fire_and_to_stay_silent(alert: str) -> None:
+    """Its test file holds at least one moment when it fires and one when it does not."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", alert.removeprefix("Gpuguard")).lower()
+    text = (ALERTS / "tests" / f"{name}.yaml").read_text()
+    moments = re.findall(rf"alertname: {alert}\n +exp_alerts:(.*)", text)
+    assert "" in moments
+    assert " []" in moments
+
+
+def test_an_alert_that_does_not_fire_is_noticed(tmp_path: Path) -> None:
+    """The tests above can fail: without its rule the test of an alert does."""
+    shutil.copytree(ALERTS, tmp_path / "alerts")
+    rules = tmp_path / "alerts" / "gpuguard.yaml"
+    rules.write_text(rules.read_text().replace('state="unfit"', 'state="unwell"'))
+    done = promtool("test", "rules", "gpu_unfit.yaml", folder=tmp_path / "alerts" / "tests")
+    assert done.returncode != 0
+
+
+def test_the_scrape_configuration_is_valid(tmp_path: Path) -> None:
+    """With the alerts laid beside it, as docs/metrics.md says."""
+    shutil.copy(CHECKOUT / "exporters" / "prometheus-scrape.yaml", tmp_path)
+    shutil.copy(ALERTS / "gpuguard.yaml", tmp_path)
+    done = promtool("check", "config", "prometheus-scrape.yaml", folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(_alerts())} rules found" in done.stdout + done.stderr
