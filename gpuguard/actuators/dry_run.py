@@ -25,7 +25,8 @@ class DryRun:
                 result="refused",
                 message=f"dry run: the reason does not carry the token {action.token}; this is a bug, please report it",
             )
-        return Outcome(result="done", message=f"dry run: would {_wish(action)}; nothing was written")
+        message = f"dry run: would {_wish(action)}; nothing was written"
+        return Outcome(result="done", message=message, node_state=self.name)
 
     def read_state(self) -> NodeReport:
         """Says that nothing is known: a dry run asks no scheduler."""

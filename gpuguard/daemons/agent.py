@@ -31,7 +31,7 @@ from gpuguard.runtime.http import MetricsServer, exposition, parse_address
 from gpuguard.runtime.loop import Loop
 from gpuguard.runtime.mailbox import Mailbox
 from gpuguard.runtime.notify import Notifier
-from gpuguard.runtime.supervise import Supervisor
+from gpuguard.runtime.supervise import Supervisor, perform_safely
 from gpuguard.runtime.tally import Tally
 from gpuguard.store.sqlite import SqliteStore, open_store
 
@@ -62,7 +62,7 @@ class Messenger:
 
     def _carry(self) -> None:
         while (action := self._queue.get()) is not None:
-            outcome = self._actuator.perform(action)
+            outcome = perform_safely(self._actuator, action)
             now = self._clock.now()
             self._sent += 1
             event = ActionOutcome(

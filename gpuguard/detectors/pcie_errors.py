@@ -19,6 +19,8 @@ from gpuguard.model.units import Seconds
 from gpuguard.ports import Rules
 
 KINDS = ("aer", "dpc", "pcie_hotplug")
+# No node has as many; a hostile log could name a million addresses.
+GPUS_KEPT = 128
 # The kernel begins a line with the driver that the device is bound to; an NVSwitch's is called `nvidia-nvswitch`.
 DRIVER = "nvidia"
 
@@ -81,7 +83,7 @@ class PcieErrors:
 
 
 def _with(memory: Memory, pci: str) -> Memory:
-    return memory if pci in memory.gpus else Memory(gpus=tuple(sorted({*memory.gpus, pci})))
+    return memory if pci in memory.gpus else Memory(gpus=(*memory.gpus, pci)[-GPUS_KEPT:])
 
 
 def build(settings: Settings, rules: Rules) -> PcieErrors:

@@ -5,7 +5,7 @@ has one cause; `machine` says what state follows; `policy` what is owed. A detec
 itself and blinds no other.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,9 +25,9 @@ from gpuguard.model.events import (
     SourceChanged,
     Tick,
 )
-from gpuguard.model.findings import Clear, Finding
-from gpuguard.model.health import Decision, Incident, Owed, SourceHealth, Standing, SubjectHealth, Transition
-from gpuguard.model.ids import NODE, IncidentId, SubjectId
+from gpuguard.model.findings import SEVERITIES, Clear, Finding
+from gpuguard.model.health import Decision, Incident, Owed, SourceHealth, Standing, State, SubjectHealth, Transition
+from gpuguard.model.ids import NODE, IncidentId, SubjectId, TokenId
 from gpuguard.model.instants import seconds_between
 from gpuguard.model.story import StoryEntry
 from gpuguard.ports import Detector
@@ -35,6 +35,12 @@ from gpuguard.ports import Detector
 # Closed incidents are remembered this long, so that what comes late still finds the cause it belongs to.
 INCIDENT_KEPT = 3600.0
 INCIDENTS_KEPT = 256
+# A GPU that really is there answers on the bus or says its UUID within its first day.
+STRANGER_KEPT = 7 * 86400.0
+# How long after its first report a held finding is asked about again; each time costs a query of the journal.
+ASK_AGAIN_AT = (60.0, 300.0, 1800.0)
+# The source that reads lines as they are printed.
+FIRST_HAND = "kmsg"
 
 
 def decide(
@@ -75,7 +81,7 @@ class _Desk:
         self.transitions: list[Transition] = []
         self.questions: list[Question] = []
         self.failed: list[str] = []
-        self.touched: dict[SubjectId, Standing | None] = {}
+        self.touched: dict[SubjectId, list[Standing]] = {}
         self.new_finding = False
 
     def health(self) -> Health:
@@ -113,28 +119,38 @@ class _Desk:
                 self._age()
             case ActionOutcome():
                 verb, token = event.key.split(":")[:2]
-                self.drain = policy.after_outcome(self.drain, event, verb, token)
+                self.drain, owed = policy.after_outcome(self.drain, event, verb, TokenId(token))
                 self.story.append(story.outcome(event, self.before.drain))
+                self._owe(owed)
             case Acknowledged():
                 self._acknowledge(event)
             case OperatorAsked():
-                self.drain, owed, answer = policy.obey(self.health(), event, self.settings)
-                self.owed.extend(owed)
-                self.story.append(story.operator(event, answer))
-                self.story.extend(story.owed(o, event) for o in owed)
+                obeyed = policy.obey(self.health(), event, self.settings)
+                self.drain = obeyed.drain
+                self.story.append(story.operator(event, obeyed.answer))
+                self._owe(obeyed.owed)
+                if obeyed.accepted:
+                    self._accept_returning(event)
 
     def _boot(self, event: Booted) -> None:
         if event.previous is not None and event.previous != event.at.boot:
             for name in list(self.subjects):
                 self._prove(name, "reboot")
+            for name in self._returning():
+                # The time the machine was off is no time in which it proved itself.
+                self._put(msgspec.structs.replace(self.subjects[name], probation_from=self.now))
             self.story.append(story.rebooted(event))
         self.sources = {}
-        self._ask(self.subjects.values())
+        self._ask(self.subjects.values(), always=True)
+        for subject in self.subjects.values():
+            if subject.seen is not None and subject.seen != event.at.boot:
+                # It answered on an earlier boot: does it still?
+                self.questions.append(Question(subject=subject.id, code="presence", source="", raw="", at=event.at))
 
     def _identify(self, learned: Health) -> None:
         for name, subject in learned.subjects.items():
             if self.subjects.get(name) is not subject:
-                self.touched.setdefault(name, None)
+                self.touched.setdefault(name, [])
         self.subjects, self.retired = dict(learned.subjects), learned.retired
         self.identified = learned.identified
 
@@ -144,8 +160,10 @@ class _Desk:
             if len(aged.standing) != len(subject.standing):
                 self._put(aged)
             elif subject.state == "returning":
-                self.touched.setdefault(name, None)
+                self.touched.setdefault(name, [])
+        self._ask(self.subjects.values())
         self._forget_incidents()
+        self._forget_strangers()
 
     def _forget_incidents(self) -> None:
         held = {s.incident for subject in self.subjects.values() for s in subject.standing}
@@ -160,6 +178,37 @@ class _Desk:
             if incident.id not in held:
                 del self.incidents[incident.id]
 
+    def _forget_strangers(self) -> None:
+        """Addresses that were named once, by a broken line or a GPU long gone, and about which nothing is known."""
+        strangers = [
+            subject.id
+            for subject in self.subjects.values()
+            if subject.state == "healthy"
+            and not (subject.standing or subject.uuid or subject.seen or subject.applied)
+            and subject.id != NODE
+            and (seconds_between(subject.since, self.now) or 0.0) > STRANGER_KEPT
+        ]
+        for name in strangers:
+            del self.subjects[name]
+        if strangers:
+            gone = set(strangers)
+            self.memory = {key: memory for key, memory in self.memory.items() if key[1] not in gone}
+
+    def _accept_returning(self, event: OperatorAsked) -> None:
+        """A person gives the node back: what was on probation is taken as well, and a GPU that is gone as gone."""
+        for name in self._returning():
+            subject = self.subjects[name]
+            if subject.seen is not None and subject.seen != self.now.boot:
+                del self.subjects[name]
+                if subject.uuid is not None:
+                    self.retired = {**self.retired, subject.uuid: subject}
+                continue
+            mild = any(s.finding.severity != "info" for s in subject.standing)
+            state: State = "watched" if mild else "healthy"
+            accepted = msgspec.structs.replace(subject, state=state, since=self.now, probation_from=None)
+            self.subjects[name] = accepted
+            self._tell(subject, accepted, [])
+
     def _acknowledge(self, event: Acknowledged) -> None:
         for name in [event.subject] if event.subject else list(self.subjects):
             subject = self._subject(name)
@@ -168,7 +217,7 @@ class _Desk:
                 continue
             covered = join.explained_by(standing, subject.standing)
             for code in (event.code, *covered):
-                subject = machine.withdraw(subject, code)
+                subject = machine.withdraw(subject, code, self.now)
             self._put(subject)
             self.story.append(story.acknowledged(event, name, covered))
 
@@ -194,32 +243,32 @@ class _Desk:
         if finding.proves is not None:
             self._prove(finding.subject, finding.proves)
         subject = self._subject(finding.subject)
-        if not finding.stands:
-            if any(s.finding.code == finding.code for s in subject.standing):
-                self._put(machine.withdraw(subject, finding.code))
-            return
-        incident, secondary_to = join.join(self.incidents, subject, finding)
-        self.incidents[incident.id] = incident
         known = next((s for s in subject.standing if s.finding.code == finding.code), None)
-        after = machine.observe(subject, finding, incident, secondary_to, fresh=self._fresh())
+        if not finding.stands:
+            if known is not None:
+                self._put(machine.withdraw(subject, finding.code, self.now))
+            return
+        if known is None and self._second_hand() and machine.is_over(subject, finding):
+            return
+        sure = join.losses(self.incidents, self.subjects)
+        incident, secondary_to = join.join(self.incidents, subject, finding, sure)
+        if secondary_to is None and known is not None and any(loss.name == known.secondary_to for loss in sure):
+            secondary_to = known.secondary_to
+        self.incidents[incident.id] = incident
+        raw = self.event.raw if isinstance(self.event, LogLine) else ""
+        after = machine.observe(subject, finding, incident, secondary_to, fresh=self._fresh(), raw=raw)
         standing = next(s for s in after.standing if s.finding.code == finding.code)
         self._put(after, standing)
         self.new_finding = self.new_finding or known is None or known.finding is not standing.finding
-        if incident.name in ranks.LOST:
-            self._mark_echoes(incident)
 
-    def _mark_echoes(self, loss: Incident) -> None:
-        for name, code in join.echoes(self.subjects, loss):
-            subject = self.subjects[name]
-            marked = tuple(
-                msgspec.structs.replace(s, secondary_to=loss.name) if s.finding.code == code else s
-                for s in subject.standing
-            )
-            self._put(msgspec.structs.replace(subject, standing=marked))
+    def _second_hand(self) -> bool:
+        """Whether the line was not read as it was printed: then it may tell of what is long over."""
+        event = self.event
+        return isinstance(event, LogLine) and (event.backlog or event.source != FIRST_HAND)
 
     def _fresh(self) -> bool:
         event = self.event
-        if not isinstance(event, LogLine) or not event.backlog:
+        if not isinstance(event, LogLine):
             return True
         age = seconds_between(event.at, self.now)
         return event.at.boot == self.now.boot and age is not None and age <= self.settings.fresh_for
@@ -233,7 +282,8 @@ class _Desk:
 
     def move_subjects(self) -> None:
         """Each subject that was touched is in the state that follows, and every change of verdict is told."""
-        for name, standing in self.touched.items():
+        self._excuse_peers()
+        for name, news in self.touched.items():
             if name not in self.subjects:
                 continue
             before = self.before.subject(name)
@@ -241,34 +291,61 @@ class _Desk:
                 self.subjects[name], self.now, probation=self.settings.probation, watching=self._watching()
             )
             self.subjects[name] = after
-            self._tell(before, after, standing)
-        self._ask(self.subjects[name] for name in self.touched if name in self.subjects)
+            self._tell(before, after, news)
+        self._ask([self.subjects[name] for name in self.touched if name in self.subjects])
 
-    def _tell(self, before: SubjectHealth, after: SubjectHealth, standing: Standing | None) -> None:
-        if standing is not None:
-            standing = next((s for s in after.standing if s.finding.code == standing.finding.code), standing)
+    def _excuse_peers(self) -> None:
+        """What peers said of a GPU just before it was known to be lost is told as its consequence."""
+        for name in list(self.touched):
+            if name in self.subjects:
+                self.subjects[name] = machine.confirm(self.subjects[name])
+        if not any(s.finding.code in ranks.LOST for news in self.touched.values() for s in news):
+            return
+        for loss in join.losses(self.incidents, self.subjects):
+            for name, code in join.echoes(self.subjects, loss):
+                subject = self.subjects[name]
+                marked = tuple(
+                    msgspec.structs.replace(s, secondary_to=loss.name) if s.finding.code == code else s
+                    for s in subject.standing
+                )
+                self._put(msgspec.structs.replace(subject, standing=marked))
+
+    def _tell(self, before: SubjectHealth, after: SubjectHealth, news: list[Standing]) -> None:
+        """Every new or graver finding is told; the gravest of them with the change of state."""
         known = {s.finding.code: s for s in before.standing}
-        old = known.get(standing.finding.code) if standing else None
-        news = standing is not None and (
-            old is None or old.finding.severity != standing.finding.severity or old.confirmed != standing.confirmed
-        )
-        if not (news or before.state != after.state or before.remedy != after.remedy):
+        now = {s.finding.code: s for s in after.standing}
+        told = [now.get(s.finding.code, s) for s in news]
+        fresh = [s for s in told if _is_news(known.get(s.finding.code), s)]
+        fresh.sort(key=lambda s: (s.confirmed, SEVERITIES.index(s.finding.severity)), reverse=True)
+        moved = before.state != after.state or before.remedy != after.remedy
+        if not (fresh or moved):
             return
         held = (*machine.deciding(after), *machine.deciding(before), *before.standing)
-        cause = standing or (None if before.state == "returning" else next(iter(held), None))
-        self.transitions.append(story.transition(self.event, before, after, cause, self.settings))
+        instead = None if before.state == "returning" else next(iter(held), None)
+        first = next(iter(fresh), None) or next(iter(told), None) or instead
+        self.transitions.append(story.transition(self.event, before, after, first, self.settings))
+        self.transitions.extend(story.transition(self.event, after, after, other, self.settings) for other in fresh[1:])
 
-    def _ask(self, subjects: Iterable[SubjectHealth]) -> None:
+    def _ask(self, subjects: Iterable[SubjectHealth], *, always: bool = False) -> None:
+        """Witnesses are asked for what is held: at once, and again at a few ages, as a witness may come late."""
         for subject, standing in policy.held_back(subjects):
-            if standing.first != self.event.at and not isinstance(self.event, Booted):
-                continue
-            raw = self.event.raw if isinstance(self.event, LogLine) else ""
-            self.questions.append(
-                Question(
-                    subject=subject.id, code=standing.finding.code, source=standing.finding.source, raw=raw,
-                    at=standing.first,
-                )
-            )  # fmt: skip
+            new = standing.first == self.event.at
+            asked = any(q.subject == subject.id and q.code == standing.finding.code for q in self.questions)
+            if not asked and (always or new or self._came_of_age(standing)):
+                self.questions.append(
+                    Question(
+                        subject=subject.id, code=standing.finding.code, source=standing.finding.source,
+                        raw=standing.raw, at=standing.first,
+                    )
+                )  # fmt: skip
+
+    def _came_of_age(self, standing: Standing) -> bool:
+        before, after = (seconds_between(standing.first, at) for at in (self.before.now, self.now))
+        return before is not None and after is not None and any(before < age <= after for age in ASK_AGAIN_AT)
+
+    def _owe(self, owed: Sequence[Owed]) -> None:
+        self.owed.extend(owed)
+        self.story.extend(story.owed(o, self.event) for o in owed)
 
     def settle(self) -> None:
         """The drain follows from the health as it is now."""
@@ -296,25 +373,34 @@ class _Desk:
 
     def _put(self, subject: SubjectHealth, standing: Standing | None = None) -> None:
         self.subjects[subject.id] = subject
-        if standing is not None or subject.id not in self.touched:
-            self.touched[subject.id] = standing
+        news = self.touched.setdefault(subject.id, [])
+        if standing is not None:
+            news[:] = [s for s in news if s.finding.code != standing.finding.code]
+            news.append(standing)
 
     def _begin_probations_anew(self, event: SourceChanged) -> None:
-        """What a blind log would have said is missing from every probation."""
-        before = self.before.sources.get(event.source)
-        went_or_came = event.level == "blind" or (before is not None and before.level == "blind")
+        """What nobody read while every log was blind is missing from every probation."""
+        was_blind = not _any_log(self.before.sources)
         for name in self._returning():
-            if went_or_came and event.source in machine.LOG_SOURCES:
+            if was_blind or not self._watching():
                 self.subjects[name] = msgspec.structs.replace(self.subjects[name], probation_from=self.now)
-            self.touched.setdefault(name, None)
+            self.touched.setdefault(name, [])
 
     def _returning(self) -> list[SubjectId]:
         return [name for name, subject in self.subjects.items() if subject.state == "returning"]
 
     def _watching(self) -> bool:
-        """Whether any log is read; before the first word of a source nothing speaks against it."""
-        logs = [source for source in self.sources.values() if source.name in machine.LOG_SOURCES]
-        return not logs or any(source.level != "blind" for source in logs)
+        return _any_log(self.sources)
+
+
+def _any_log(sources: Mapping[str, SourceHealth]) -> bool:
+    """Whether any log is read; before the first word of a source nothing speaks against it."""
+    logs = [source for source in sources.values() if source.name in machine.LOG_SOURCES]
+    return not logs or any(source.level != "blind" for source in logs)
+
+
+def _is_news(old: Standing | None, new: Standing) -> bool:
+    return old is None or old.finding.severity != new.finding.severity or old.confirmed != new.confirmed
 
 
 def _against_itself(check: str, error: Exception, event: AnyEvent) -> Finding:

@@ -15,8 +15,9 @@ from typing import Literal
 
 import msgspec
 
+from gpuguard.incident.ranks import LOST
 from gpuguard.model.findings import REMEDIES, SEVERITIES, Clear, Finding, Remedy
-from gpuguard.model.health import STATES, Applied, Incident, Standing, State, SubjectHealth
+from gpuguard.model.health import STATES, Applied, Cleared, Incident, Standing, State, SubjectHealth
 from gpuguard.model.instants import Instant, seconds_between
 
 # What stands on a subject now, in one word, and the state that follows from it, by the state before.
@@ -46,8 +47,18 @@ IMPLIES: dict[Clear, tuple[Clear, ...]] = {
     "quiet": ("quiet",),
 }
 LOG_SOURCES = ("kmsg", "journal", "logfile", "scan")
+# A syslog file takes what any user gives to `logger -t kernel`: alone it proves nothing.
+HEARSAY = "logfile"
 BECAUSE_KEPT = 8
 APPLIED_KEPT = 32
+CLEARED_KEPT = 32
+RAW_KEPT = 2048
+# A remedy of longer ago says nothing about the fault of today. Units: seconds
+APPLIED_COUNTS_FOR = 30 * 86400.0
+# Two reports this far apart may still speak of one fault. Units: seconds
+WITNESS_WITHIN = 3600.0
+# The driver's own word is always its newest; what it says is never raised by what it said of another fault.
+NEWEST_WORD = "xid154"
 
 
 def remedy_rank(remedy: Remedy) -> int:
@@ -57,7 +68,13 @@ def remedy_rank(remedy: Remedy) -> int:
 
 def due_remedy(subject: SubjectHealth, finding: Finding) -> Remedy:
     """The remedy that is due now: the next of the ladder after those tried for this very fault."""
-    tried = [a for a in subject.applied if a.code == finding.code]
+    tried = [
+        a
+        for a in subject.applied
+        if a.code == finding.code and (seconds_between(a.at, finding.at) or 0.0) <= APPLIED_COUNTS_FOR
+    ]
+    if finding.code == NEWEST_WORD:
+        return finding.remedy
     ladder = [finding.remedy, *(step for step in finding.ladder if remedy_rank(step) > remedy_rank(finding.remedy))]
     for step in ladder:
         if not any(remedy_rank(a.remedy) >= remedy_rank(step) for a in tried):
@@ -66,32 +83,43 @@ def due_remedy(subject: SubjectHealth, finding: Finding) -> Remedy:
 
 
 def observe(
-    subject: SubjectHealth, finding: Finding, incident: Incident, secondary_to: str | None, *, fresh: bool
+    subject: SubjectHealth,
+    finding: Finding,
+    incident: Incident,
+    secondary_to: str | None,
+    *,
+    fresh: bool,
+    raw: str = "",
 ) -> SubjectHealth:
-    """The finding stands on the subject, joined with an earlier report of it."""
+    """The finding stands on the subject, joined with an earlier report of it.
+
+    A milder report of the same code counts, but does not keep the graver one alive.
+    """
+    raw = raw[:RAW_KEPT] if finding.severity == "critical" and not finding.self_evident else ""
     old = next((s for s in subject.standing if s.finding.code == finding.code), None)
     if old is None:
         new = Standing(
             finding=finding, incident=incident.id, first=finding.at, last=finding.at, count=finding.count,
             sources=(finding.source,), remedy=due_remedy(subject, finding), because=finding.because[:BECAUSE_KEPT],
-            secondary_to=secondary_to, fresh=fresh,
+            secondary_to=secondary_to, fresh=fresh, raw=raw,
         )  # fmt: skip
         return msgspec.structs.replace(subject, standing=(*subject.standing, new))
-    worse = _weight(finding) > _weight(old.finding)
+    worse, milder = _weight(finding) > _weight(old.finding), _weight(finding) < _weight(old.finding)
     # A second witness of the same line confirms it; it does not make it two.
     counts = finding.source == old.finding.source or worse
-    remedy = due_remedy(subject, finding if worse or finding.code == "xid154" else old.finding)
+    newest = finding if worse or finding.code == NEWEST_WORD else old.finding
     later = seconds_between(old.last, finding.at)
     new = msgspec.structs.replace(
         old,
-        finding=finding if worse or finding.code == "xid154" else old.finding,
-        remedy=remedy,
-        last=finding.at if later is None or later > 0 else old.last,
+        finding=newest,
+        remedy=due_remedy(subject, newest),
+        last=finding.at if (later is None or later > 0) and not milder else old.last,
         count=old.count + (finding.count if counts else 0),
         sources=old.sources if finding.source in old.sources else (*old.sources, finding.source),
         because=(*old.because, *(b for b in finding.because if b not in old.because))[:BECAUSE_KEPT],
-        secondary_to=secondary_to or old.secondary_to,
+        secondary_to=secondary_to,
         fresh=old.fresh or fresh,
+        raw=raw or old.raw,
     )
     return msgspec.structs.replace(subject, standing=tuple(new if s is old else s for s in subject.standing))
 
@@ -104,25 +132,52 @@ def confirm(subject: SubjectHealth) -> SubjectHealth:
     """Critical findings that have witnesses enough are confirmed, for as long as they stand.
 
     A fresh self-evident one needs none but itself. Any other needs a second source, for the same code or for another
-    critical one on this subject. Old news needs a witness that is no log: a log tells only what was once printed.
+    critical one of about the same time on this subject. Old news needs a witness that is no log: a log tells only
+    what was once printed.
     """
     critical = [s for s in subject.standing if s.finding.severity == "critical" and not s.finding.consequence]
-    witnesses = {source for s in critical for source in s.sources}
-    enough_for_old = any(source not in LOG_SOURCES for source in witnesses) and len(witnesses) > 1
-    enough = len(witnesses) > 1
 
     def settled(standing: Standing) -> Standing:
         if standing not in critical or standing.confirmed:
             return standing
-        confirmed = (enough or standing.finding.self_evident) if standing.fresh else enough_for_old
+        witnesses = {source for s in critical if _speak_of_one(standing, s) for source in s.sources}
+        enough = len(witnesses) > 1
+        if standing.fresh:
+            confirmed = enough or (standing.finding.self_evident and standing.sources != (HEARSAY,))
+        else:
+            confirmed = enough and any(source not in LOG_SOURCES for source in witnesses)
         return msgspec.structs.replace(standing, confirmed=confirmed) if confirmed else standing
 
     return msgspec.structs.replace(subject, standing=tuple(settled(s) for s in subject.standing))
 
 
-def withdraw(subject: SubjectHealth, code: str) -> SubjectHealth:
+def _speak_of_one(one: Standing, other: Standing) -> bool:
+    if one is other or (one.finding.code in LOST and other.finding.code in LOST):
+        # However long apart: a GPU that was reported lost, and one that does not answer on the bus.
+        return True
+    apart = seconds_between(one.last, other.last)
+    return apart is not None and abs(apart) <= WITNESS_WITHIN
+
+
+def withdraw(subject: SubjectHealth, code: str, at: Instant) -> SubjectHealth:
     """The finding no longer stands: its detector said so, or a person did."""
-    return msgspec.structs.replace(subject, standing=tuple(s for s in subject.standing if s.finding.code != code))
+    stays = tuple(s for s in subject.standing if s.finding.code != code)
+    return _ended(msgspec.structs.replace(subject, standing=stays), (code,), at)
+
+
+def _ended(subject: SubjectHealth, codes: Iterable[str], at: Instant) -> SubjectHealth:
+    ended = tuple(Cleared(code=code, at=at) for code in codes)
+    others = tuple(c for c in subject.cleared if c.code not in {e.code for e in ended})
+    return msgspec.structs.replace(subject, cleared=(*others, *ended)[-CLEARED_KEPT:])
+
+
+def is_over(subject: SubjectHealth, finding: Finding) -> bool:
+    """Whether this report is of a time before the same finding was ended: read late, from another log."""
+    ended = next((c for c in subject.cleared if c.code == finding.code), None)
+    if ended is None:
+        return False
+    since = seconds_between(ended.at, finding.at)
+    return since is not None and since <= 0
 
 
 def prove(subject: SubjectHealth, proof: Clear, at: Instant) -> SubjectHealth:
@@ -139,12 +194,12 @@ def prove(subject: SubjectHealth, proof: Clear, at: Instant) -> SubjectHealth:
     tried = [
         Applied(code=s.finding.code, remedy=remedy, at=at)
         for s in subject.standing
-        if remedy and s.finding.severity == "critical" and not s.finding.consequence
+        if remedy and s.finding.severity == "critical" and not s.finding.consequence and s.secondary_to is None
     ]
-    return msgspec.structs.replace(
-        subject,
-        standing=tuple(s for s in subject.standing if stays(s)),
-        applied=(*subject.applied, *tried)[-APPLIED_KEPT:],
+    kept = tuple(s for s in subject.standing if stays(s))
+    ended = [s.finding.code for s in subject.standing if s not in kept]
+    return _ended(
+        msgspec.structs.replace(subject, standing=kept, applied=(*subject.applied, *tried)[-APPLIED_KEPT:]), ended, at
     )
 
 

@@ -11,7 +11,7 @@ In the policy `observe`, and in mode `observe`, everything is decided and nothin
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +20,7 @@ import msgspec
 from gpuguard.custody.token import make_reason
 from gpuguard.health.machine import deciding, remedy_rank
 from gpuguard.health.state import Health
+from gpuguard.incident.ranks import COMPANIONS
 from gpuguard.model.actions import Action, Verb
 from gpuguard.model.events import ActionOutcome, AnyEvent, Booted, LogLine, OperatorAsked
 from gpuguard.model.findings import Finding, Remedy
@@ -73,7 +74,9 @@ REMEDY_ACTIONS: dict[Remedy, DecidedAction] = {
 def adjust(finding: Finding, event: AnyEvent, settings: Settings) -> Finding:
     """The finding as the site's policy sees it: under `strict` any Xid takes its GPU out of the pool."""
     is_xid = isinstance(event, LogLine) and event.parsed.kind == "xid"
-    if settings.name != "strict" or not is_xid or not finding.stands or finding.severity == "critical":
+    if settings.name != "strict" or not is_xid or not finding.stands:
+        return finding
+    if finding.severity == "critical" and finding.self_evident and not finding.consequence:
         return finding
     return msgspec.structs.replace(
         finding, severity="critical", self_evident=True, consequence=False, advice="drain",
@@ -108,8 +111,14 @@ def _token(event: AnyEvent, subject: SubjectId) -> TokenId:
     return TokenId(hashlib.blake2s(f"{event.id}|{event.at.boot}|{subject}".encode(), digest_size=2).hexdigest())
 
 
+# What a target answers as the node's state that only says what it would do.
+DRY_TARGET = "dry_run"
+# How the key of an action ends that was owed while nothing real could be done.
+DRY = ":dry"
+
+
 def _action(drain: Drain, verb: Verb, event: AnyEvent) -> Owed:
-    key = f"{verb}:{drain.token}:{drain.writes}" + (":dry" if drain.dry_run else "")
+    key = f"{verb}:{drain.token}:{drain.writes}" + (DRY if drain.dry_run else "")
     return Owed(
         action=Action(key=key, verb=verb, token=drain.token, subject=drain.subject, reason=drain.reason, at=event.at)
     )
@@ -123,26 +132,58 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> tuple[Drain |
             return None, []
         drain = _new_drain(*worst, event, settings)
         return drain, [_action(drain, "drain", event)]
-    if drain.dry_run and not settings.dry_run and drain.state == "standing":
+    if drain.dry_run and not settings.dry_run and drain.state not in ("releasing", "overridden"):
         # The site switched from watching to acting while a drain was wanted.
-        drain = msgspec.structs.replace(drain, dry_run=False, state="owed", message="")
-        return drain, [_action(drain, "drain", event)]
-    if drain.state == "refused" and isinstance(event, Booted) and (worst or drain.by != "gpuguard"):
+        return _owe_again(drain, event, before=[_cancelled(drain, event)], dry_run=False)
+    if drain.state == "refused" and isinstance(event, Booted):
         # Somebody may have mended what the target said no to: a restart is the way to say so.
-        again = msgspec.structs.replace(drain, state="owed", writes=drain.writes + 1)
-        return again, [_action(again, "drain", event)]
-    if drain.by != "gpuguard" or drain.state == "releasing":
+        if worst or drain.by != "gpuguard":
+            return _owe_again(drain, event)
+        return _let_go(health, drain, event, settings)
+    if drain.state == "releasing":
+        return drain, []
+    since = drain.told if drain.state == "refused" else drain.written
+    anew = [s for s in health.subjects.values() if s.state == "unfit" and _after(s.since, since)]
+    if anew and drain.state in ("standing", "overridden", "refused"):
+        return _drain_anew(drain, min(anew, key=lambda s: s.since.mono), event, settings)
+    if drain.by != "gpuguard":
         return drain, []
     if worst is None:
         return _let_go(health, drain, event, settings)
-    subject, standing = worst
+    if drain.state != "standing":
+        return drain, []
+    return _retell(health, drain, *worst, event, settings)
+
+
+def _owe_again(
+    drain: Drain, event: AnyEvent, *, before: Sequence[Owed] = (), dry_run: bool | None = None
+) -> tuple[Drain, list[Owed]]:
+    """The same drain is owed once more, under a key of its own."""
+    again = msgspec.structs.replace(
+        drain, state="owed", writes=drain.writes + 1, dry_run=drain.dry_run if dry_run is None else dry_run
+    )
+    return again, [*before, _action(again, "drain", event)]
+
+
+def _drain_anew(drain: Drain, subject: SubjectHealth, event: AnyEvent, settings: Settings) -> tuple[Drain, list[Owed]]:
+    """A subject became unfit after our drain was last seen to stand: it may have been lifted since, so it is owed anew.
+
+    Where it still stands, that is found and nothing is written. Where somebody took it away, this is another fault.
+    """
     if drain.state == "overridden":
-        anew = [s for s in health.subjects.values() if s.state == "unfit" and _after(s.since, drain.written)]
-        if not anew:
-            return drain, []
-        renewed = _new_drain(anew[0], deciding(anew[0])[0], event, settings)
+        renewed = _new_drain(subject, deciding(subject)[0], event, settings)
         return renewed, [_action(renewed, "drain", event)]
-    return _retell(health, drain, subject, standing, event, settings)
+    return _owe_again(drain, event)
+
+
+def _holds(health: Health, drain: Drain) -> Standing | None:
+    """What the drain's reason says, if it is still so."""
+    holder = health.subjects.get(drain.subject)
+    return next((s for s in deciding(holder) if s.finding.code == drain.code), None) if holder else None
+
+
+def _cancelled(drain: Drain, event: AnyEvent) -> Owed:
+    return msgspec.structs.replace(_action(drain, "drain", event), cancelled=True)
 
 
 def _after(at: Instant, than: Instant | None) -> bool:
@@ -160,86 +201,152 @@ def _new_drain(subject: SubjectHealth, standing: Standing, event: AnyEvent, sett
 def _let_go(health: Health, drain: Drain, event: AnyEvent, settings: Settings) -> tuple[Drain | None, list[Owed]]:
     if any(subject.state == "returning" for subject in health.subjects.values()) or not settings.release:
         return drain, []
-    cancel = msgspec.structs.replace(_action(drain, "drain", event), cancelled=True)
-    if drain.state in ("foreign", "refused", "overridden"):
+    if settings.dry_run and not drain.dry_run:
+        # It stands for real, and nothing real may be done now: it is kept until the site acts again.
+        return drain, []
+    cancel = _cancelled(drain, event)
+    if drain.state in ("foreign", "overridden") or (drain.state == "refused" and drain.written is None):
         return None, [cancel]
+    if drain.state == "refused" and not isinstance(event, Booted):
+        # It stands, and the target said no: a person is needed, or a restart.
+        return drain, []
     # Whether an owed drain was written is not known until its answer comes, so it is released all the same: a
     # release touches nothing but our own token.
-    releasing = msgspec.structs.replace(drain, state="releasing", dry_run=settings.dry_run or drain.dry_run)
-    release = _action(releasing, "release", event)
-    return releasing, [cancel, release] if drain.state == "owed" else [release]
+    return _release(drain, event)
+
+
+def _release(drain: Drain, event: AnyEvent) -> tuple[Drain, list[Owed]]:
+    """The drain is to be lifted, and what was still owed for it is owed no longer."""
+    writes = drain.writes + 1 if drain.state == "refused" else drain.writes
+    releasing = msgspec.structs.replace(drain, state="releasing", writes=writes)
+    waits = [_cancelled(drain, event)] if drain.state in ("owed", "foreign") else []
+    return releasing, [*waits, _action(releasing, "release", event)]
 
 
 def _retell(
     health: Health, drain: Drain, subject: SubjectHealth, standing: Standing, event: AnyEvent, settings: Settings
 ) -> tuple[Drain, list[Owed]]:
-    holder = health.subjects.get(drain.subject)
-    still_true = holder is not None and any(s.finding.code == drain.code for s in deciding(holder))
-    if still_true and holder is not None and remedy_rank(subject.remedy) <= remedy_rank(holder.remedy):
+    held = _holds(health, drain)
+    # The driver's own word raises the remedy; as a reason the fault it speaks of says more.
+    if held and (remedy_rank(standing.remedy) <= remedy_rank(held.remedy) or standing.finding.code in COMPANIONS):
         return drain, []
-    if drain.state != "standing" or drain.written is None:
-        return drain, []
-    elapsed = seconds_between(drain.written, event.at)
+    elapsed = seconds_between(drain.told, event.at) if drain.told is not None else None
     if elapsed is not None and elapsed < settings.reason_every:
         return drain, []
     text = _reason(drain.token, subject, standing)
     told = msgspec.structs.replace(
         drain, subject=subject.id, code=standing.finding.code, reason=text, because=standing.because,
-        writes=drain.writes + 1, written=event.at,
+        writes=drain.writes + 1, told=event.at,
     )  # fmt: skip
     return told, [_action(told, "update_reason", event)] if text != drain.reason else []
 
 
-def after_outcome(drain: Drain | None, outcome: ActionOutcome, verb: str, token: str) -> Drain | None:
-    """The drain after the target answered; an answer about an older drain changes nothing."""
+def after_outcome(
+    drain: Drain | None, outcome: ActionOutcome, verb: str, token: TokenId
+) -> tuple[Drain | None, list[Owed]]:
+    """The drain after the target answered, and what is owed because of the answer."""
     if drain is None or drain.token != token:
-        return drain
+        if verb == "drain" and outcome.result == "done" and not outcome.key.endswith(DRY):
+            # It was written after it was no longer wanted.
+            late = Drain(token=token, subject=NODE, code="late", reason="", since=outcome.at, dry_run=False, writes=9)
+            return drain, [_action(late, "release", outcome)]
+        return drain, []
+    return _answered(drain, outcome, verb), []
+
+
+def _answered(drain: Drain, outcome: ActionOutcome, verb: str) -> Drain | None:
     told = msgspec.structs.replace(drain, message=outcome.message, node_state=outcome.node_state or drain.node_state)
+    stands = msgspec.structs.replace(told, state="standing", written=outcome.at, writes=max(drain.writes, 1))
     match verb, outcome.result:
         case "release", "done" | "foreign":
             # Foreign: somebody else holds the node now, so there is nothing of ours to give back.
             return None
-        case "release", "refused":
-            return msgspec.structs.replace(told, state="refused")
+        case (("drain" | "adopt"), "done") if outcome.node_state == DRY_TARGET and not drain.dry_run:
+            # Set to act, with a target that only talks: nothing stands, and a person must say which it is to be.
+            return msgspec.structs.replace(told, state="refused", told=outcome.at)
         case (("drain" | "adopt"), "done"):
             if drain.state == "releasing":
                 return told
-            return msgspec.structs.replace(told, state="standing", written=outcome.at, writes=max(drain.writes, 1))
+            return msgspec.structs.replace(stands, told=drain.told or outcome.at)
         case (("drain" | "adopt"), "foreign"):
             return msgspec.structs.replace(told, state="foreign")
+        case "update_reason", "done":
+            return stands
         case "update_reason", "foreign":
-            return msgspec.structs.replace(told, state="overridden", written=outcome.at)
+            return msgspec.structs.replace(told, state="overridden")
+        case "update_reason", "refused":
+            # The drain itself stands; only its text is old.
+            return told
         case _, "refused":
-            return msgspec.structs.replace(told, state="refused")
+            return msgspec.structs.replace(told, state="refused", told=outcome.at)
     return told
 
 
-def obey(health: Health, asked: OperatorAsked, settings: Settings) -> tuple[Drain | None, list[Owed], str]:
-    """What a person's wish leads to: the drain, what is owed, and a sentence for the person."""
+class Obeyed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person's wish led to: the drain, what is owed, a sentence for the person, and whether the person gave the
+    node back as it is.
+    """
+
+    drain: Drain | None
+    answer: str
+    owed: tuple[Owed, ...] = ()
+    accepted: bool = False
+
+
+def obey(health: Health, asked: OperatorAsked, settings: Settings) -> Obeyed:
+    """What follows from a person's wish."""
+    match asked.wish:
+        case "drain":
+            return _persons_drain(health.drain, asked, settings)
+        case "adopt" if asked.token is not None:
+            return _adopted(health.drain, asked, asked.token, settings)
+    return _persons_release(health, asked, settings)
+
+
+def _persons_drain(drain: Drain | None, asked: OperatorAsked, settings: Settings) -> Obeyed:
+    if drain is not None and drain.state in ("owed", "standing", "foreign"):
+        kept = msgspec.structs.replace(drain, by=asked.by)
+        how = {
+            "owed": f"a drain is owed already, as {drain.token}",
+            "standing": f"the node is already drained by {drain.by} as {drain.token}: {drain.reason}",
+            "foreign": f"somebody else holds the node; the drain {drain.token} waits until they give it back",
+        }  # fmt: skip
+        answer = how[drain.state]
+        if drain.by == "gpuguard":
+            answer += "; from now on only a person gives it back"
+        return Obeyed(drain=kept, answer=answer)
+    token = _token(asked, NODE)
+    wanted = Drain(
+        token=token, subject=NODE, code="operator", reason=make_reason(token, "node", "operator", asked.by),
+        since=asked.at, by=asked.by, dry_run=settings.dry_run, because=(asked.id,),
+    )  # fmt: skip
+    return Obeyed(drain=wanted, owed=(_action(wanted, "drain", asked),), answer=f"a drain is owed as {token}")
+
+
+def _adopted(drain: Drain | None, asked: OperatorAsked, token: TokenId, settings: Settings) -> Obeyed:
+    adopted = Drain(
+        token=token, subject=NODE, code="operator", reason=make_reason(token, "node", "adopted", asked.by),
+        since=asked.at, by=asked.by, dry_run=settings.dry_run, because=(asked.id,),
+    )  # fmt: skip
+    owed = [] if drain is None else [_cancelled(drain, asked)]
+    return Obeyed(
+        drain=adopted, owed=(*owed, _action(adopted, "adopt", asked)), answer=f"the drain {token} is taken over"
+    )
+
+
+def _persons_release(health: Health, asked: OperatorAsked, settings: Settings) -> Obeyed:
     drain = health.drain
-    if asked.wish == "drain":
-        if drain is not None and drain.state not in ("overridden", "refused"):
-            return drain, [], f"the node is already drained by {drain.by} as {drain.token}: {drain.reason}"
-        token = _token(asked, NODE)
-        wanted = Drain(
-            token=token, subject=NODE, code="operator", reason=make_reason(token, "node", "operator", asked.by),
-            since=asked.at, by=asked.by, dry_run=settings.dry_run, because=(asked.id,),
-        )  # fmt: skip
-        return wanted, [_action(wanted, "drain", asked)], f"a drain is owed as {token}"
-    if asked.wish == "adopt" and asked.token is not None:
-        text = make_reason(asked.token, "node", "adopted", asked.by)
-        adopted = Drain(
-            token=asked.token, subject=NODE, code="operator", reason=text, since=asked.at, by=asked.by,
-            dry_run=settings.dry_run, because=(asked.id,),
-        )  # fmt: skip
-        return adopted, [_action(adopted, "adopt", asked)], f"the drain {asked.token} is taken over"
     if drain is None:
-        return None, [], "no drain of gpuguard's stands on this node"
+        return Obeyed(drain=None, answer="no drain of gpuguard's stands on this node", accepted=True)
     unfit = [s.id for s in health.subjects.values() if s.state == "unfit"]
     if unfit and drain.by == "gpuguard":
-        return drain, [], f"refused: {', '.join(unfit)} unfit; `gpuguard why` tells why, `gpuguard ack` clears it"
-    releasing = msgspec.structs.replace(drain, state="releasing", dry_run=settings.dry_run or drain.dry_run)
-    return releasing, [_action(releasing, "release", asked)], f"a release of {drain.token} is owed"
+        answer = f"refused: {', '.join(unfit)} unfit; `gpuguard why` tells why, `gpuguard ack` clears it"
+        return Obeyed(drain=drain, answer=answer)
+    if settings.dry_run and not drain.dry_run:
+        answer = 'refused: the drain is real and this node is set to observe; set [policy] mode = "drain" first'
+        return Obeyed(drain=drain, answer=answer)
+    releasing, owed = _release(drain, asked)
+    return Obeyed(drain=releasing, owed=tuple(owed), answer=f"a release of {drain.token} is owed", accepted=True)
 
 
 def decided_action(

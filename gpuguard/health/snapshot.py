@@ -4,6 +4,7 @@ The verdict on the whole node is that of its worst subject: CRITICAL > WARNING >
 when a subject is unfit, which no single doubtful line can make it.
 """
 
+from gpuguard.health.machine import LOG_SOURCES
 from gpuguard.health.policy import component
 from gpuguard.health.state import Health
 from gpuguard.model.health import (
@@ -28,7 +29,7 @@ def take(health: Health, shell: ShellFacts, now: Instant) -> Snapshot:
     """The snapshot of this moment."""
     subjects = tuple(_subject(health.subjects[name]) for name in sorted(health.subjects))
     levels = [LEVELS[subject.state] for subject in subjects]
-    if any(source.level == "blind" and source.name == "kmsg" for source in shell.sources):
+    if not any(source.level != "blind" for source in shell.sources if source.name in LOG_SOURCES):
         levels.append(3)
     level = next(word for word in ORDER if word in levels or word == 0)
     return Snapshot(
@@ -63,7 +64,8 @@ def _line(health: Health, level: int, sources: tuple[SourceView, ...]) -> str:
     concerned = [s for s in health.subjects.values() if LEVELS[s.state] == level]
     if not concerned:
         blind = [source for source in sources if source.level == "blind"]
-        return "; ".join(f"{source.name} is blind: {source.reason}" for source in blind)
+        why = "; ".join(f"{source.name} is blind: {source.reason}" for source in blind)
+        return why or "no kernel log is read: [agent] sources names none that there is; kmsg is the one to have"
     if level == LEVELS["unknown"]:
         return "; ".join(s.finding.reason for subject in concerned for s in subject.standing if s.finding.silent)
     parts = []

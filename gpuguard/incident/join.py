@@ -40,10 +40,16 @@ def incident_id(finding: Finding) -> IncidentId:
 
 
 def join(
-    incidents: Mapping[IncidentId, Incident], subject: SubjectHealth, finding: Finding
+    incidents: Mapping[IncidentId, Incident],
+    subject: SubjectHealth,
+    finding: Finding,
+    losses: Iterable[Incident] = (),
 ) -> tuple[Incident, str | None]:
-    """The incident this finding belongs to, updated, and the code it is secondary to (a lost peer), if any."""
-    lost = _open_loss(incidents.values(), finding)
+    """The incident this finding belongs to, updated, and the code it is secondary to (a lost peer), if any.
+
+    `losses` are the incidents of GPUs that are lost without doubt: a doubtful one excuses nobody.
+    """
+    lost = _open_loss(losses, finding)
     standing = next((s for s in subject.standing if s.finding.code == finding.code), None)
     current = incidents.get(standing.incident) if standing else None
     if current is None:
@@ -86,11 +92,21 @@ def explained_by(root: Standing, others: Iterable[Standing]) -> tuple[str, ...]:
     )
 
 
-def _open_loss(incidents: Iterable[Incident], finding: Finding) -> Incident | None:
+def losses(incidents: Mapping[IncidentId, Incident], subjects: Mapping[SubjectId, SubjectHealth]) -> list[Incident]:
+    """The incidents of GPUs that are lost without doubt."""
+    sure = {
+        s.incident
+        for subject in subjects.values()
+        for s in subject.standing
+        if s.confirmed and s.finding.code in LOST and s.secondary_to is None
+    }
+    return [incidents[name] for name in sorted(sure) if name in incidents and incidents[name].name in LOST]
+
+
+def _open_loss(losses: Iterable[Incident], finding: Finding) -> Incident | None:
     if finding.code not in ECHOES_OF_LOST:
         return None
-    losses = (i for i in incidents if i.name in LOST and i.subject != finding.subject and is_open(i, finding.at))
-    return next(losses, None)
+    return next((i for i in losses if i.subject != finding.subject and is_open(i, finding.at)), None)
 
 
 def echoes(subjects: Mapping[SubjectId, SubjectHealth], loss: Incident) -> list[tuple[SubjectId, str]]:

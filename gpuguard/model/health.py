@@ -24,7 +24,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     `finding` is the strongest report of it. `sources` are the independent witnesses of it. `secondary_to` names the
     root cause when another finding of the same incident explains this one. `remedy` is the finding's, raised by what
     was already tried. `fresh` is false when the report was old news at the time it was read; `confirmed` is true
-    once enough witnesses agree, and stays so.
+    once enough witnesses agree, and stays so. `raw` is the line, kept while a witness for it may still be asked.
     """
 
     finding: Finding
@@ -38,6 +38,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     secondary_to: str | None = None
     fresh: bool = True
     confirmed: bool = False
+    raw: str = ""
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +46,13 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str
     remedy: Remedy
+    at: Instant
+
+
+class Cleared(msgspec.Struct, frozen=True, kw_only=True):
+    """When a finding was ended by a remedy, a detector or a person: what is read later of before then is over."""
+
+    code: str
     at: Instant
 
 
@@ -65,6 +73,7 @@ class SubjectHealth(msgspec.Struct, frozen=True, kw_only=True):
     index: int | None = None
     standing: tuple[Standing, ...] = ()
     applied: tuple[Applied, ...] = ()
+    cleared: tuple[Cleared, ...] = ()
     probation_from: Instant | None = None
     seen: BootId | None = None
     last_fault: str | None = None
@@ -90,7 +99,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
     `reason` is the text for the scheduler. `by` is 'gpuguard' or the person who asked. `foreign` means that somebody
     else holds the node; `overridden` that somebody took ours away, which is respected until another fault comes.
-    `written` is when the reason was last written, `writes` how often. With `dry_run` nothing outside was touched.
+    `written` is when the target last said that it stands; `told` when its reason was last changed; `writes` how
+    often something was to be written. With `dry_run` nothing outside was touched.
     """
 
     token: TokenId
@@ -103,6 +113,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     node_state: str | None = None
     written: Instant | None = None
+    told: Instant | None = None
     writes: int = 0
     dry_run: bool = True
     because: tuple[EventId, ...] = ()

@@ -6,7 +6,7 @@ written at once. While the disk refuses, nothing is acted on; the decided change
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -25,6 +25,9 @@ from gpuguard.model.units import Seconds
 from gpuguard.ports import Clock, Detector, Store
 from gpuguard.runtime.tally import Tally
 
+# A verdict that waits for the disk is tried this often; a refused write costs a millisecond. Units: seconds
+URGENT_RETRY = 5.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -37,6 +40,15 @@ class Settings:
     retry_longest: Seconds = Seconds(300.0)
     # With the longest wait this is about a day of a scheduler that does not answer.
     tries: int = 300
+
+    def __post_init__(self) -> None:
+        for name in ("tick", "write_within", "retry_first", "retry_longest"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: must be greater than 0")
+        if self.retry_longest < self.retry_first:
+            raise ValueError("retry_longest: must not be less than retry_first")
+        if self.tries < 1:
+            raise ValueError("tries: must be at least 1")
 
 
 @dataclass(slots=True)
@@ -101,7 +113,7 @@ class Loop:
     def _decide(self, event: AnyEvent) -> None:
         self.tally.saw(event)
         if isinstance(event, ActionOutcome):
-            self._settle_outcome(event)
+            event = self._settle_outcome(event)
         before = self.health
         self.health, decision = decide(before, event, self._detectors, self._rules)
         self._keep(event, decision)
@@ -192,7 +204,8 @@ class Loop:
     def _store_failed(self, error: StoreFailed, now: Instant) -> None:
         self.tally.store_errors += 1
         self._store_retry = msgspec.structs.replace(now, mono=now.mono + self._store_wait)
-        self._store_wait = min(2 * self._store_wait, self._settings.retry_longest)
+        longest = URGENT_RETRY if self._pending.urgent else float(self._settings.retry_longest)
+        self._store_wait = min(2 * self._store_wait, longest)
         if not self._store_failing:
             self._store_failing = True
             self._decide(_store_event(now, "degraded", str(error)))
@@ -211,39 +224,49 @@ class Loop:
         if self._in_flight is not None or (self._pending.since is not None and self._pending.urgent):
             return
         now = self._clock.now()
-        due = next((owed for owed in self.owed.values() if _wait_of(owed, now) == 0.0), None)
+        due = next((owed for owed in self._sendable() if _wait_of(owed, now) == 0.0), None)
         if due is not None:
             self._in_flight = due.action.key
             self._act(due.action)
 
-    def _settle_outcome(self, event: ActionOutcome) -> None:
+    def _sendable(self) -> Iterator[OwedAction]:
+        """What may be sent now: while the site only observes, nothing that was owed for real, and the reverse."""
+        return (o for o in self.owed.values() if o.action.key.endswith(policy.DRY) is self._rules.dry_run)
+
+    def _settle_outcome(self, event: ActionOutcome) -> ActionOutcome:
+        """The action's record says what came of it; the answer as the core is to hear it.
+
+        A target that answers "not yet", or that somebody else holds the node, is asked again for as long as it takes;
+        one that does not answer is given up after `tries`, which is a refusal: a person is needed.
+        """
         if self._in_flight == event.key:
             self._in_flight = None
         known = self.owed.get(event.key)
         verb = event.key.partition(":")[0]
         self.tally.answered(verb, event.result)
         if known is None:
-            return
+            return event
         tries = known.tries + 1
+        silent = event.result == "deferred" and event.node_state is None
+        if silent and tries >= self._settings.tries:
+            event = msgspec.structs.replace(event, result="refused", message=f"gave up after {tries}: {event.message}")
         told = msgspec.structs.replace(known, tries=tries, message=event.message)
         # A drain that met somebody else's waits for the node: our verdict stands, and theirs may be lifted.
         waits = event.result == "deferred" or (event.result == "foreign" and verb == "drain")
         if not waits:
             state = event.result if event.result != "deferred" else "owed"
             self._record(msgspec.structs.replace(told, state=state))
-        elif tries >= self._settings.tries:
-            self._record(
-                msgspec.structs.replace(told, state="refused", message=f"gave up after {tries}: {event.message}")
-            )
         else:
             wait = self._wait_after(event, tries)
             not_before = msgspec.structs.replace(event.at, mono=event.at.mono + wait)
             self._record(msgspec.structs.replace(told, not_before=not_before))
+        return event
 
     def _wait_after(self, event: ActionOutcome, tries: int) -> float:
         if event.result == "foreign":
             return float(self._settings.retry_longest)
-        first = event.retry_after or float(self._settings.retry_first)
+        # What a target says is not to be trusted with our own pace.
+        first = max(event.retry_after or 0.0, float(self._settings.retry_first))
         return min(first * 2.0 ** min(tries - 1, 12), float(self._settings.retry_longest))
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -274,12 +297,13 @@ class Loop:
         now = self._clock.now()
         waits = [self._ticked.mono + self._settings.tick - now.mono]
         waits += [due.mono - now.mono for due in self._dues() if due.boot == now.boot and due.mono > self._ticked.mono]
+        if self._store_retry is not None:
+            # Until the disk can be written nothing else can be done.
+            return max(0.01, min(waits[0], self._store_retry.mono - now.mono))
         if self._pending.since is not None:
             waits.append(self._pending.since.mono + self._settings.write_within - now.mono)
-        if self._store_retry is not None:
-            waits.append(self._store_retry.mono - now.mono)
         if self._in_flight is None:
-            waits += [_wait_of(owed, now) for owed in self.owed.values()]
+            waits += [_wait_of(owed, now) for owed in self._sendable()]
         return max(0.01, min(waits))
 
 

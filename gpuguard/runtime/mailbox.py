@@ -21,6 +21,7 @@ from gpuguard.model.ids import EventId
 LIMIT = 4096  # events; a LogLine takes about 1.5 KiB, so 6 MiB: fits the agent's 70 MiB in a flood
 HANDED_OVER = 512  # events that get() joins into one batch, so that a flood costs one commit and not hundreds
 KEPT_OF_A_CLASS = 64  # reports of one class that thinning leaves, half from either end
+KEPT_AT_LEAST = 8  # where that is not enough: classes are thinned further before any report of a small one goes
 
 _Key = tuple[str | int | None, ...]
 
@@ -175,7 +176,7 @@ class Mailbox:
             by_source.setdefault(batch.source, []).append(batch)
         compact = {source: _join(batches, merge=True) for source, batches in by_source.items()}
         room = self._limit // 2
-        for kept, fine in ((KEPT_OF_A_CLASS, True), (max(room // 4, 2), False)):
+        for kept, fine in ((KEPT_OF_A_CLASS, True), (KEPT_AT_LEAST, True), (max(room // 4, 2), False)):
             for source in sorted(compact, key=lambda name: -len(compact[name].events)):
                 excess = sum(len(batch.events) for batch in compact.values()) - room
                 if excess <= 0:

@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from gpuguard.errors import Absent, GpuguardError
-from gpuguard.model.actions import Question
+from gpuguard.model.actions import Action, Outcome, Question
 from gpuguard.model.events import Batch, Cursor, LinesLost, SourceChanged, SourceLevel
 from gpuguard.model.health import SourceView
 from gpuguard.model.ids import EventId
 from gpuguard.model.instants import Instant
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Clock, Source
+from gpuguard.ports import Actuator, Clock, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,7 @@ class Settings:
 
 
 # Until a source was heard or failed for the first time, or took too long for either, there is nothing to say about it.
+CRASHED_AGAIN_AFTER = 5.0
 NOT_STARTED = "not heard since it was started: its first read hangs"
 
 
@@ -309,6 +310,15 @@ class Supervisor:
             with self._changed:
                 if not self._stopping.is_set():
                     self._changed.wait(None if due is None else due + 0.01)
+
+
+def perform_safely(actuator: Actuator, action: Action) -> Outcome:
+    """What came of the action; an actuator that crashes is asked again later, and its words are told."""
+    try:
+        return actuator.perform(action)
+    except Exception as error:  # noqa: BLE001 - one of the three homes: whatever a target says, actions go on
+        message = f"{actuator.name} crashed with {_words(error)}; nothing is known of what was written"
+        return Outcome(result="deferred", message=message, retry_after=CRASHED_AGAIN_AFTER)
 
 
 def _words(error: Exception) -> str:

@@ -34,6 +34,7 @@ from gpuguard.ports import Clock
 
 NAME = "journal"
 ENTRY_MAX = 1 << 20  # bytes of one entry; kernel messages are far smaller, other fields of a forged one may not be
+FOLDERS = ("/run/log/journal", "/var/log/journal")
 ENTRIES_PER_ANSWER = 20_000  # that many newer entries hide an old one: a flood is no reason to read for minutes
 QUESTIONS_WAITING = 64
 SHORTEST_PIECE = 32  # characters; less than this of a line could be any line of that driver
@@ -243,7 +244,8 @@ class Journal:
 
     def ask(self, question: Question) -> None:
         """The question waits for its turn. A full queue drops it, counted: the core asks again while it matters."""
-        self._order(question)
+        if question.raw:
+            self._order(question)
 
     def stand_in(self, active: bool, since: Instant | None) -> None:
         """From now on the journal is followed from `since`, or no longer."""
@@ -278,6 +280,9 @@ class Journal:
         if program is None:
             raise Absent(f"{self._settings.journalctl} is not installed; without systemd there is no journal")
         command = [program, "--output=json", "--no-pager", "--quiet", "_TRANSPORT=kernel"]
+        own = os.sep not in self._settings.journalctl  # the system's, which finds its files by itself
+        if self._root == Path("/") and own and not any(Path(folder).is_dir() for folder in FOLDERS):
+            raise Absent(f"no journal in {' or '.join(FOLDERS)}: journald does not run here")
         if self._root == Path("/"):
             return [*command, "--boot"]
         folder = self._root / "var/log/journal"

@@ -17,17 +17,14 @@ pytestmark = pytest.mark.slurm
 
 NODE = "node2"
 READY_S = 20.0
-# The form of the driver's "NVRM: Xid (PCI:%s): %d, pid=%d, name=%s, ..." as a syslog daemon writes it; values made up.
-LOST = "node2 kernel: NVRM: Xid (PCI:0000:a1:00): 79, pid=7311, name=amber, GPU has fallen off the bus.\n"
+# The form of the driver's "NVRM: Xid (PCI:%s): %d, pid=%d, name=%s, ..."; values made up.
+LOST = "NVRM: Xid (PCI:0000:a1:00): 79, pid=7311, name=amber, GPU has fallen off the bus."
 CONFIG = """\
 [agent]
-sources = ["logfile"]
+sources = ["kmsg"]
 [policy]
 mode = "{mode}"
 probation = 600
-[sources.logfile]
-paths = ["{folder}/kern.log"]
-every = 0.05
 [actuator]
 target = "slurm"
 [actuators.delegate]
@@ -46,8 +43,10 @@ class Site:
         self.environ = {**slurm.environ, "PATH": PATH}
         self.config = folder / "config.toml"
         self.config.write_text(CONFIG.format(mode=mode, folder=folder, node=NODE, conf=slurm.conf))
-        self.log = folder / "kern.log"
-        self.log.touch()
+        self.ring = folder / "root" / "dev" / "kmsg"
+        self.ring.parent.mkdir(parents=True)
+        self.ring.touch()
+        self._records = 0
         (folder / "state").mkdir()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -58,6 +57,7 @@ class Site:
 
     def start_agent(self) -> None:
         places = ["--config", str(self.config), "--state-dir", str(self.folder / "state"), "--listen", ""]
+        places += ["--root", str(self.folder / "root")]
         snapshot = self.folder / "state" / "snapshot.json"
         snapshot.unlink(missing_ok=True)
         self._start("agent", "gpuguard.cli", "agent", *places)
@@ -71,9 +71,9 @@ class Site:
         assert set(codes.values()) <= {0}, [(self.folder / f"{name}.log").read_text() for name in codes]
 
     def kernel_prints(self, line: str) -> None:
-        stamp = time.strftime("%b %e %H:%M:%S", time.localtime())
-        with self.log.open("a") as log:
-            log.write(f"{stamp} {line}")
+        self._records += 1
+        with self.ring.open("a") as ring:
+            ring.write(f"4,{self._records},{time.monotonic() * 1e6:.0f},-;{line}\n")
 
     def gpuguard(self, *words: str, code: int) -> str:
         """What the command printed, and its complaint."""

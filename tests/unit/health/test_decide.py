@@ -1,49 +1,14 @@
 """Decisions on single stories: what drains, what never does, what clears, what escalates."""
 
-import msgspec
 import pytest
 
 from gpuguard.health import policy
 from gpuguard.health.decide import decide
 from gpuguard.health.state import Health
-from gpuguard.model.events import Acknowledged, ActionOutcome, AnyEvent, LogLine, OperatorAsked, SourceChanged
-from gpuguard.model.ids import NODE, BootId, EventId, SubjectId, TokenId, gpu, parse_pci_address
+from gpuguard.model.events import Acknowledged, AnyEvent, LogLine
+from gpuguard.model.ids import NODE, BootId, EventId, SubjectId, gpu, parse_pci_address
 from tests.support.core import ACTING, Core, booted, detectors, line, probed, tick, xid
-
-PCI = "0000:5e:00"
-SELF_EVIDENT = {
-    48: "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer at partition 2",
-    62: "2b0f 3c11 00000000 00000000",
-    64: "Row Remapper Error: (0x0000000000a1b200) - All reserved rows for bank are remapped",
-    79: "GPU has fallen off the bus.",
-    95: "Uncontained: FBHUB. RST: Yes, D-RST: No",
-    110: "",
-    119: "Timeout after 6s of waiting for RPC response from GPU2 GSP! Expected function 76 (GSP_RM_CONTROL) (0x1 0x2)",
-    120: "GSP task exception",
-    140: "An uncorrectable ECC error detected (possible firmware handling failure) DRAM:1, LTC:0, MMU:0, PCIE:0",
-    143: "",
-    154: "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)",
-    149: "NETIR_LINK_EVT Fatal XC0 i0 Link 03 (0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
-}  # fmt: skip
-
-
-def outcome(key: str, result: str, mono: float, message: str = "") -> ActionOutcome:
-    return msgspec.convert(
-        {
-            "event": "action_outcome", "id": f"outcome:{key}:{mono}", "key": key, "result": result, "message": message,
-            "at": {"boot": "aaaaaaaa-0000-4000-8000-000000000001", "mono": mono, "utc": 1_750_000_000.0 + mono},
-        },
-        ActionOutcome,
-    )  # fmt: skip
-
-
-def drained(core: Core, *events: AnyEvent) -> str:
-    """The token of the drain that the events led to, after the target said that it is done."""
-    core.tell(*events)
-    drain = core.health.drain
-    assert drain is not None
-    core.tell(outcome(f"drain:{drain.token}:0", "done", events[-1].at.mono + 0.1))
-    return drain.token
+from tests.support.faults import PCI, SELF_EVIDENT
 
 
 @pytest.mark.parametrize("code", SELF_EVIDENT)
@@ -94,27 +59,6 @@ def test_xid_45_at_teardown_on_many_gpus_drains_nothing() -> None:
     assert all(s.state in ("healthy", "watched") for s in core.health.subjects.values())
 
 
-def test_a_lesser_newer_fault_never_replaces_a_worse_one() -> None:
-    core = Core()
-    token = drained(core, xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
-    core.tell(xid(PCI, 119, 700.0, SELF_EVIDENT[119]), xid("0000:0f:00", 62, 800.0, SELF_EVIDENT[62]))
-    assert core.health.drain is not None
-    assert (core.health.drain.token, core.health.drain.code) == (token, "xid79")
-    assert core.health.subject(gpu(parse_pci_address(PCI))).remedy == "reboot"
-    assert core.owed() == ["drain"]
-
-
-def test_the_reason_follows_a_worse_fault_but_not_too_often() -> None:
-    core = Core()
-    token = drained(core, xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
-    core.tell(xid("0000:0f:00", 79, 100.0, SELF_EVIDENT[79]))
-    assert core.owed() == ["drain"]
-    core.tell(tick(620.0))
-    assert core.owed() == ["drain", "update_reason"]
-    assert core.health.drain is not None
-    assert core.health.drain.reason == f"gpuguard:{token} 0f:00.0 lost xid79"
-
-
 def test_repeats_are_counted_and_decide_nothing_new() -> None:
     core = Core()
     core.tell(xid(PCI, 95, 10.0, SELF_EVIDENT[95]))
@@ -124,31 +68,6 @@ def test_repeats_are_counted_and_decide_nothing_new() -> None:
     standing = core.health.subject(gpu(parse_pci_address(PCI))).standing[0]
     assert standing.count == 501
     assert core.owed() == ["drain"]
-
-
-def test_a_reset_that_the_driver_shows_leads_back_by_probation() -> None:
-    core = Core()
-    token = drained(core, xid(PCI, 119, 10.0, SELF_EVIDENT[119]), xid(PCI, 154, 11.0, SELF_EVIDENT[154]))
-    core.tell(xid(PCI, 154, 500.0, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"))
-    assert core.state(PCI) == "returning"
-    core.tell(tick(1000.0))
-    assert core.state(PCI) == "returning"
-    decision = core.tell(tick(1101.0))
-    assert core.state(PCI) == "healthy"
-    assert [(t.action, t.state) for t in decision.transitions] == [("release", "healthy")]
-    assert [o.action.key for o in decision.owed] == [f"release:{token}:1"]
-    core.tell(outcome(f"release:{token}:1", "done", 1101.1))
-    assert core.health.drain is None
-
-
-def test_a_fault_on_probation_starts_it_again_or_ends_it() -> None:
-    core = Core()
-    drained(core, xid(PCI, 119, 10.0, SELF_EVIDENT[119]), xid(PCI, 154, 11.0, SELF_EVIDENT[154]))
-    core.tell(xid(PCI, 154, 500.0, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"))
-    core.tell(xid(PCI, 999, 900.0, "new"), tick(1200.0))
-    assert core.state(PCI) == "returning"
-    core.tell(tick(1550.0))
-    assert core.state(PCI) == "watched"
 
 
 def test_only_a_remedy_that_was_applied_for_the_fault_escalates() -> None:
@@ -237,66 +156,124 @@ def test_strict_takes_a_gpu_out_on_any_xid() -> None:
     assert core.owed() == ["drain"]
 
 
-def test_observe_decides_everything_and_says_so() -> None:
-    core = Core(policy.Settings(mode="drain", name="observe"))
-    decision = core.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
+def test_a_doubtful_loss_excuses_nobody() -> None:
+    core = Core()
+    core.tell(probed(PCI, 1.0, answers=True), probed(PCI, 10.0, answers=False))
+    core.tell(xid("0000:9b:00", 149, 15.0, SELF_EVIDENT[149]))
+    assert core.state("0000:9b:00") == "unfit"
+    core.tell(probed(PCI, 20.0, answers=True), probed(PCI, 25.0, answers=False))
+    assert core.state("0000:9b:00") == "unfit"
+
+
+def test_a_peer_that_still_fails_after_the_loss_is_mended_is_judged_itself() -> None:
+    core = Core()
+    core.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79]), xid("0000:9b:00", 149, 11.0, SELF_EVIDENT[149]))
+    core.tell(xid("0000:9b:00", 149, 300.0, SELF_EVIDENT[149]))
+    assert core.state("0000:9b:00") == "watched", "while the loss stands it explains the repeats"
+    core.tell(Acknowledged(id=EventId("a"), at=tick(400.0).at, code="xid79", subject=None, by="jo", reason="reseated"))
+    core.tell(xid("0000:9b:00", 149, 5000.0, SELF_EVIDENT[149]))
+    assert core.state("0000:9b:00") == "unfit"
+
+
+def test_an_echo_counts_for_no_remedy() -> None:
+    core = Core()
+    core.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79]), xid("0000:9b:00", 149, 11.0, SELF_EVIDENT[149]))
+    after = BootId("aaaaaaaa-0000-4000-8000-000000000002")
+    core.tell(booted(1.0, after, BootId("aaaaaaaa-0000-4000-8000-000000000001")))
+    core.tell(xid("0000:9b:00", 149, 5000.0, SELF_EVIDENT[149], boot=after))
+    assert core.health.subject(gpu(parse_pci_address("0000:9b:00"))).remedy == "reset"
+
+
+def test_the_drivers_word_about_one_fault_does_not_raise_another() -> None:
+    core = Core()
+    none = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+    core.tell(xid(PCI, 48, 10.0, SELF_EVIDENT[48]), xid(PCI, 154, 11.0, SELF_EVIDENT[154]), xid(PCI, 154, 90.0, none))
+    core.tell(xid(PCI, 119, 9000.0, SELF_EVIDENT[119]), xid(PCI, 154, 9001.0, SELF_EVIDENT[154]))
+    assert core.health.subject(gpu(parse_pci_address(PCI))).remedy == "reset"
+
+
+@pytest.mark.parametrize("code", [46, 109, 136, 13])
+def test_strict_needs_no_witness_for_any_code(code: int) -> None:
+    core = Core(policy.Settings(mode="drain", name="strict"))
+    core.tell(xid(PCI, code, 10.0, "pid=7, name=x, Ch 00000008"))
     assert core.state(PCI) == "unfit"
-    assert decision.transitions[0].action == "none"
-    assert core.health.drain is not None
-    assert core.health.drain.dry_run
 
 
-def test_switching_from_watching_to_acting_sends_the_drain_that_stands() -> None:
-    core = Core(policy.Settings(mode="observe"))
-    drained(core, xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
-    drain = core.health.drain
-    assert drain is not None
-    core.tell(outcome(f"drain:{drain.token}:0:dry", "done", 11.0))
-    again = Core(ACTING, core.health)
-    decision = again.tell(booted(20.0))
-    assert [o.action.verb for o in decision.owed] == ["drain"]
-    assert not decision.owed[0].action.key.endswith(":dry")
-
-
-def test_a_foreign_drain_is_left_alone_and_ours_waits() -> None:
+def test_a_witness_is_asked_again_while_a_fault_is_held() -> None:
     core = Core()
-    core.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
-    drain = core.health.drain
-    assert drain is not None
-    core.tell(outcome(f"drain:{drain.token}:0", "foreign", 10.2, "drained by root: bad PSU"))
-    assert core.health.drain is not None
-    assert core.health.drain.state == "foreign"
+    core.tell(xid(PCI, 109, 10.0, "pid=1, name=x, Ch 00000008"))
+    for mono in range(40, 2000, 30):
+        core.tell(tick(float(mono)))
+    asked = [q for d in core.decisions for q in d.questions]
+    assert len(asked) == 4
+    assert {q.raw for q in asked} == {f"NVRM: Xid (PCI:{PCI}): 109, pid=1, name=x, Ch 00000008"}
 
 
-def test_a_drain_that_an_administrator_lifted_is_not_forced_again() -> None:
+def test_an_old_line_that_the_journal_tells_is_old_news_too() -> None:
     core = Core()
-    token = drained(core, xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
-    core.tell(xid("0000:0f:00", 79, 700.0, SELF_EVIDENT[79]))
-    core.tell(outcome(f"update_reason:{token}:2", "foreign", 701.0, "not ours any more"))
-    assert core.health.drain is not None
-    assert core.health.drain.state == "overridden"
-    core.tell(tick(2000.0), tick(3000.0))
-    assert core.owed() == ["drain", "update_reason"]
-    core.tell(xid("0000:aa:00", 79, 3100.0, SELF_EVIDENT[79]))
-    assert core.owed() == ["drain", "update_reason", "drain"]
+    core.tell(booted(200_000.0))
+    core.tell(
+        xid(PCI, 79, 100.0, SELF_EVIDENT[79], backlog=True), xid(PCI, 79, 100.0, SELF_EVIDENT[79], source="journal")
+    )
+    assert core.state(PCI) == "watched"
+    assert core.owed() == []
 
 
-def test_a_persons_drain_is_given_back_only_by_a_person() -> None:
+def test_what_another_log_tells_late_of_a_mended_fault_is_over() -> None:
     core = Core()
-    core.tell(OperatorAsked(id=EventId("o1"), at=tick(5.0).at, wish="drain", by="kim", reason="cables"))
-    drain = core.health.drain
-    assert drain is not None
-    core.tell(outcome(f"drain:{drain.token}:0", "done", 6.0), tick(5000.0))
-    assert core.owed() == ["drain"]
-    core.tell(OperatorAsked(id=EventId("o2"), at=tick(6000.0).at, wish="release", by="kim", reason="done"))
-    assert core.owed() == ["drain", "release"]
+    none = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+    core.tell(xid(PCI, 48, 10.0, SELF_EVIDENT[48], source="journal"))
+    core.tell(xid(PCI, 154, 11.0, SELF_EVIDENT[154], source="journal"), xid(PCI, 154, 90.0, none, source="journal"))
+    assert core.state(PCI) == "returning"
+    core.tell(xid(PCI, 48, 10.0, SELF_EVIDENT[48], backlog=True), xid(PCI, 154, 11.0, SELF_EVIDENT[154], backlog=True))
+    assert core.state(PCI) == "returning"
+    core.tell(xid(PCI, 48, 200.0, SELF_EVIDENT[48]))
+    assert core.state(PCI) == "unfit", "a new one is no old one"
 
 
-def test_a_release_is_refused_while_a_gpu_is_unfit() -> None:
+def test_a_silence_weeks_later_is_no_witness_of_an_old_line() -> None:
     core = Core()
-    drained(core, xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
-    core.tell(OperatorAsked(id=EventId("o"), at=tick(20.0).at, wish="release", by="kim", reason="please"))
-    assert core.owed() == ["drain"]
+    core.tell(probed(PCI, 1.0, answers=True), booted(20_000.0))
+    core.tell(xid(PCI, 48, 100.0, SELF_EVIDENT[48], backlog=True))
+    core.tell(probed(PCI, 2_000_000.0, answers=False))
+    assert core.state(PCI) == "watched"
+
+
+def test_a_mild_repeat_does_not_keep_a_grave_finding_alive() -> None:
+    core = Core()
+    device = "pcieport 0000:5d:00.0: AER: "
+    core.tell(probed(PCI, 1.0, answers=True))
+    core.tell(line(f"{device}Uncorrectable (Fatal) error message received from {PCI}.0", 10.0))
+    assert core.state(PCI) == "watched"
+    for n in range(1, 9):
+        core.tell(line(f"{device}Correctable error message received from {PCI}.0", 10.0 + 600.0 * n))
+        core.tell(tick(11.0 + 600.0 * n))
+    assert core.state(PCI) == "healthy"
+
+
+def test_every_finding_of_one_line_is_told() -> None:
+    core = Core()
+    for pid in range(5):
+        decision = core.tell(xid(PCI, 109, 10.0 + pid, f"pid={pid + 100}, name=x, Ch 00000008"))
+    assert {t.finding for d in core.decisions for t in d.transitions} >= {"xid109", "program_repeats"}
+    assert decision.transitions
+
+
+def test_the_time_a_machine_was_off_is_no_probation() -> None:
+    core = Core()
+    core.tell(xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
+    boots = [BootId(f"aaaaaaaa-0000-4000-8000-00000000000{n}") for n in range(1, 4)]
+    core.tell(booted(1.0, boots[1], boots[0]), booted(5.0, boots[2], boots[1]), tick(300.0, boots[2]))
+    assert core.state(PCI) == "returning"
+
+
+def test_addresses_that_were_named_once_are_forgotten() -> None:
+    core = Core()
+    for bus in range(200):
+        core.tell(xid(f"0000:{bus:02x}:1f", 43, 10.0, "pid=1, name=x, Ch 00000008"))
+    core.tell(tick(100_000.0), tick(800_000.0), tick(900_000.0))
+    assert set(core.health.subjects) <= {NODE}
+    assert not [key for key in core.health.memory if key[1] != NODE]
 
 
 def test_another_gpu_at_the_same_address_is_another_subject() -> None:
@@ -309,22 +286,6 @@ def test_another_gpu_at_the_same_address_is_another_subject() -> None:
     moved = line("NVRM: GPU at PCI:0000:aa:00: GPU-11111111-2222-3333-4444-555555555555", 950.0)
     core.tell(moved)
     assert core.state("0000:aa:00") == "unfit", "a moved GPU keeps its history"
-
-
-def test_a_blind_kernel_log_makes_the_node_unknown_and_holds_probation() -> None:
-    core = Core()
-    drained(core, xid(PCI, 119, 10.0, SELF_EVIDENT[119]), xid(PCI, 154, 11.0, SELF_EVIDENT[154]))
-    core.tell(xid(PCI, 154, 500.0, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"))
-    blind = SourceChanged(id=EventId("s"), at=tick(600.0).at, source="kmsg", level="blind", reason="no permission")
-    core.tell(blind, tick(5000.0))
-    assert core.health.subject(NODE).state == "unknown"
-    assert core.state(PCI) == "returning"
-    seeing = SourceChanged(id=EventId("s2"), at=tick(5001.0).at, source="kmsg", level="watching", reason="")
-    core.tell(seeing, tick(5002.0))
-    assert core.health.subject(NODE).state == "healthy"
-    assert core.state(PCI) == "returning"  # nobody watched its probation: it begins anew
-    core.tell(tick(5602.0))
-    assert core.state(PCI) == "healthy"
 
 
 def test_a_check_that_crashes_blinds_no_other() -> None:
@@ -351,14 +312,6 @@ def test_a_check_that_crashes_blinds_no_other() -> None:
     assert [o.action.verb for o in decision.owed] == ["drain"]
 
 
-def test_tokens_of_an_answer_about_an_older_drain_change_nothing() -> None:
-    core = Core()
-    drained(core, xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
-    before = core.health.drain
-    core.tell(outcome(f"release:{TokenId('ffff')}:1", "done", 20.0))
-    assert core.health.drain == before
-
-
 def test_a_word_on_the_cause_covers_its_lesser_lines_and_no_other_witness() -> None:
     core = Core()
     core.tell(
@@ -382,13 +335,9 @@ def test_a_word_on_a_consequence_leaves_the_cause() -> None:
     assert core.state(PCI) == "unfit"
 
 
-def test_what_a_target_refused_is_asked_again_after_a_restart() -> None:
+def test_a_syslog_file_alone_proves_nothing() -> None:
     core = Core()
+    core.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79], source="logfile"))
+    assert core.state(PCI) == "watched"
     core.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
-    drain = core.health.drain
-    assert drain is not None
-    core.tell(outcome(f"drain:{drain.token}:0", "refused", 10.2, "no such node"), tick(5000.0))
-    assert core.owed() == ["drain"]
-    core.tell(booted(5001.0))
-    assert core.owed() == ["drain", "drain"]
-    assert core.decisions[-1].owed[0].action.key == f"drain:{drain.token}:1"
+    assert core.state(PCI) == "unfit"

@@ -4,11 +4,12 @@ import pytest
 
 from gpuguard.health.snapshot import LINE_LIMIT, take
 from gpuguard.model.events import SourceChanged
-from gpuguard.model.health import ShellFacts, Snapshot
+from gpuguard.model.health import ShellFacts, Snapshot, SourceView
 from gpuguard.model.ids import EventId
 from tests.support.core import Core, instant, probed, tick, xid
 
-SHELL = ShellFacts(version="0", mode="observe", policy="default")
+KMSG = SourceView(name="kmsg", level="watching", reason="", last_success_utc=1.7e9, lost=0, restarts=0)
+SHELL = ShellFacts(version="0", mode="observe", policy="default", sources=(KMSG,))
 LOST = "GPU has fallen off the bus."
 
 
@@ -68,3 +69,12 @@ def test_what_is_only_worth_knowing_keeps_the_node_ok(code: int) -> None:
     core.tell(xid("0000:3b:00", code, 2.0, "pid=1, name=x, Ch 00000008"))
     assert after(core).level == 0
     assert after(core).subjects[0].findings[0].count == 1
+
+
+def test_a_node_whose_log_nobody_reads_is_unknown() -> None:
+    probes = SourceView(name="pci_config", level="watching", reason="", last_success_utc=1.7e9, lost=0, restarts=0)
+    for sources in ((), (probes,)):
+        shell = ShellFacts(version="0", mode="observe", policy="default", sources=sources)
+        snapshot = take(Core().health, shell, instant(1.0))
+        assert snapshot.level == 3
+        assert "kmsg" in snapshot.line

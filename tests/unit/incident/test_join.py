@@ -79,10 +79,12 @@ def test_the_strongest_member_names_the_incident(codes: tuple[str, ...], name: s
 def test_what_a_peer_says_of_a_lost_gpu_is_secondary() -> None:
     loss, _ = join.join({}, SubjectHealth(id=GPU, since=instant(0.0)), finding("xid79", 10.0))
     echo = finding("xid74", 12.0, PEER)
-    incident, secondary = join.join({loss.id: loss}, SubjectHealth(id=PEER, since=instant(0.0)), echo)
+    peer = SubjectHealth(id=PEER, since=instant(0.0))
+    assert join.join({loss.id: loss}, peer, echo)[1] is None, "a doubtful loss excuses nobody"
+    incident, secondary = join.join({loss.id: loss}, peer, echo, [loss])
     assert (incident.part_of, secondary) == (loss.id, "xid79")
     late = finding("xid74", 60.0, PEER)
-    assert join.join({loss.id: loss}, SubjectHealth(id=PEER, since=instant(0.0)), late)[1] is None
+    assert join.join({loss.id: loss}, peer, late, [loss])[1] is None
 
 
 def test_the_same_first_line_makes_the_same_incident() -> None:

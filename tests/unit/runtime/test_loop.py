@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from gpuguard.errors import StoreFailed
+from gpuguard.health import policy
 from gpuguard.health.state import Health
 from gpuguard.model.actions import Action, Question
 from gpuguard.model.events import ActionOutcome, Batch, Cursor, LogLine
@@ -41,7 +42,12 @@ class MemoryStore:
 class Bench:
     """A loop with everything around it in reach."""
 
-    def __init__(self, store: MemoryStore | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        store: MemoryStore | None = None,
+        settings: Settings | None = None,
+        rules: policy.Settings = ACTING,
+    ) -> None:
         self.clock = ManualClock(mono=1000.0)
         self.store = store or MemoryStore()
         self.sent: list[Action] = []
@@ -50,7 +56,7 @@ class Bench:
         self.tally = Tally(version="0", mode="drain", policy="default")
         self.loop = Loop(
             store=self.store, health=Health(now=self.clock.now()), detectors=detectors(), clock=self.clock,  # type: ignore[arg-type]
-            tally=self.tally, rules=ACTING, settings=settings or Settings(), act=self.sent.append,
+            tally=self.tally, rules=rules, settings=settings or Settings(), act=self.sent.append,
             ask=self.asked.append, told=self.told.append,
         )  # fmt: skip
 
@@ -61,7 +67,7 @@ class Bench:
         self.loop.take(Batch(source="kmsg", events=(event,), cursor=cursor))
         return event
 
-    def answer(self, result: str, retry_after: float | None = None) -> None:
+    def answer(self, result: str, retry_after: float | None = None, node_state: str | None = None) -> None:
         action = self.sent[-1]
         now = self.clock.now()
         outcome = ActionOutcome(
@@ -70,7 +76,8 @@ class Bench:
             key=action.key,
             result=result,
             message="",
-            retry_after=retry_after,  # type: ignore[arg-type]
+            retry_after=retry_after,
+            node_state=node_state,
         )
         self.loop.take(Batch(source="actuator", events=(outcome,)))
 
@@ -230,3 +237,60 @@ def test_the_latency_of_a_live_verdict_is_measured_and_a_backlogs_is_not() -> No
     bench = Bench()
     bench.hear(FAULT)
     assert bench.tally.facts((), {}, 0).latency_count == 1
+
+
+def test_a_target_that_answers_not_yet_is_asked_for_as_long_as_it_takes() -> None:
+    bench = Bench(settings=Settings(tries=3, retry_longest=10.0))
+    bench.hear(FAULT)
+    for _ in range(20):
+        bench.answer("deferred", node_state="MAINT")
+        bench.clock.advance(11.0)
+        bench.loop.send_owed()
+    assert len(bench.sent) == 21
+    assert bench.loop.health.drain is not None
+    assert bench.loop.health.drain.state == "owed"
+
+
+def test_giving_up_is_told_to_the_core() -> None:
+    bench = Bench(settings=Settings(tries=1))
+    bench.hear(FAULT)
+    bench.answer("deferred")
+    assert bench.loop.health.drain is not None
+    assert bench.loop.health.drain.state == "refused"
+
+
+def test_a_target_cannot_set_our_pace() -> None:
+    bench = Bench()
+    bench.hear(FAULT)
+    bench.answer("deferred", retry_after=-5.0)
+    bench.loop.send_owed()
+    assert len(bench.sent) == 1
+
+
+def test_while_observing_nothing_that_is_owed_for_real_is_sent() -> None:
+    first = Bench()
+    first.hear(FAULT)
+    watching = Bench(store=first.store, rules=policy.Settings(mode="observe"))
+    watching.loop.send_owed()
+    assert watching.sent == []
+    assert watching.loop.idle_for() > 1.0
+    acting = Bench(store=first.store)
+    acting.loop.send_owed()
+    assert len(acting.sent) == 1
+
+
+def test_a_refusing_disk_lets_the_loop_sleep_and_is_tried_soon_for_a_verdict() -> None:
+    bench = Bench()
+    bench.store.refusing = True
+    bench.hear(FAULT)
+    assert bench.loop.idle_for() > 0.5
+    for _ in range(20):
+        bench.clock.advance(5.1)
+        bench.loop.write_when_due()
+    assert bench.tally.store_errors >= 15
+
+
+@pytest.mark.parametrize("wrong", [{"tick": 0.0}, {"tries": 0}, {"retry_first": 9.0, "retry_longest": 1.0}])
+def test_settings_that_could_spin_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong)).partition("_")[0]):
+        Settings(**wrong)  # type: ignore[arg-type]

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from gpuguard.errors import Absent, ReadFailed
-from gpuguard.model.actions import Question
+from gpuguard.model.actions import Action, Outcome, Question
 from gpuguard.model.events import AnyEvent, Batch, Cursor, LinesLost, SourceChanged
-from gpuguard.model.ids import BootId, EventId, SubjectId
+from gpuguard.model.ids import NODE, BootId, EventId, SubjectId, TokenId
 from gpuguard.model.instants import Instant
 from gpuguard.runtime.clock import ManualClock, SystemClock
-from gpuguard.runtime.supervise import Settings, Supervisor, stuck_next_step
+from gpuguard.runtime.supervise import Settings, Supervisor, perform_safely, stuck_next_step
 
 Emit = Callable[[Batch], None]
 EMPTY = Batch(source="fake", events=())
@@ -305,3 +305,19 @@ def test_caught_up_waits_for_the_empty_batch_and_no_longer_than_told() -> None:
 def test_waits_that_would_spin_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="first_wait"):
         Settings(**bad)  # type: ignore[arg-type]
+
+
+def test_an_actuator_that_crashes_is_asked_again_later() -> None:
+    class Broken:
+        name = "broken"
+
+        def perform(self, action: Action) -> Outcome:
+            raise RecursionError("an answer nested too deep")
+
+    action = Action(
+        key="drain:7f3a:0", verb="drain", token=TokenId("7f3a"), subject=NODE, reason="r", at=ManualClock().now()
+    )
+    outcome = perform_safely(Broken(), action)  # type: ignore[arg-type]
+    assert outcome.result == "deferred"
+    assert "RecursionError" in outcome.message
+    assert outcome.retry_after
