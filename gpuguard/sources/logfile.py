@@ -7,6 +7,7 @@ Source    syslog(3) daemons append whole lines; logrotate renames (`create`) or 
 
 Without a cursor reading begins at the end: what stands in an old file is of who knows which boot, and a fault that
 was repaired long ago must not drain a node. A line without its line end waits for the rest.
+Such a file takes what any user gives to `logger -t kernel`, so alone it proves nothing: it is a second witness.
 """
 
 import json
@@ -35,9 +36,9 @@ CHUNKS_PER_PASS = 64  # of one file, so that a flooded one does not starve the o
 class Settings:
     """What a site may tune. Units: seconds."""
 
-    paths: tuple[str, ...] = ()
-    every: Seconds = Seconds(1.0)
-    sign_of_life: Seconds = Seconds(60.0)
+    paths: tuple[str, ...] = ()  # syslog files that hold kernel lines; the agent must be allowed to read them
+    every: Seconds = Seconds(1.0)  # how often they are looked at
+    sign_of_life: Seconds = Seconds(60.0)  # files without news are told to be alive this often
     trust_user_records: bool = False  # for drills, as in [sources.kmsg]
 
     def __post_init__(self) -> None:

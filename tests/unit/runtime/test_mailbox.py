@@ -142,6 +142,17 @@ def test_many_small_classes_are_bounded_too() -> None:
     assert reports(emptied(mailbox)) == 5000
 
 
+def test_a_lone_report_survives_a_flood_of_many_classes() -> None:
+    mailbox = Mailbox()
+    for number in range(100):
+        for xid in range(200, 248):
+            mailbox.put(batch(line(number * 100 + xid, xid=xid)))
+        if number == 50:
+            mailbox.put(batch(line(1, xid=79)))
+    kept = [event for taken in emptied(mailbox) for event in taken.events]
+    assert any(isinstance(event, LogLine) and event.parsed.xid == 79 for event in kept)
+
+
 def test_what_is_no_report_is_never_dropped() -> None:
     mailbox = Mailbox(limit=50)
     changes = [
