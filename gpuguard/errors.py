@@ -58,3 +58,13 @@ class InvariantBroken(GpuguardError):
     """Our own bug: carry the story, stop, let systemd restart."""
 
     exit_code = 70
+
+
+class UsageError(GpuguardError):
+    """What was typed cannot be understood: the message says what can be."""
+
+    exit_code = 64
+
+
+class OutputFailed(GpuguardError):
+    """Standard output cannot be written: whoever reads it, or the disk behind it, must be mended."""

@@ -1,8 +1,8 @@
 """May this node run jobs now?
 
-Answers from the agent's cache when one runs, else by a look of its own. NAME limits the answer to checks of that
-name. Exit code: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN; in the modes prolog and epilog only a confirmed CRITICAL is
-not 0, in the mode health nothing is.
+Answers from the cache of an agent that gives signs of life, else by a look of its own. NAME limits the answer to
+checks of that name. Exit code: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (also when the answer cannot be written); in the
+modes prolog and epilog only a confirmed CRITICAL is not 0, in the mode health nothing is.
 """
 
 import sys
@@ -14,6 +14,7 @@ WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 # Worst first, for people.
 ORDER = (2, 1, 3, 0)
 STATE_DIR = "/var/lib/gpuguard"
+DATABASE = "gpuguard.db"
 CONFIG = "/etc/gpuguard/config.toml"
 LINE_LIMIT = 120
 
@@ -36,8 +37,10 @@ def run(args: Namespace) -> int:
     """Prints the verdict; the exit code is the mode's."""
     from gpuguard.errors import GpuguardError
 
+    doubt = ""
     try:
-        verdict = _verdict(args)
+        args.state_dir = args.state_dir or _state_dir(args.config)
+        verdict, doubt = _verdict(args)
     except GpuguardError as error:
         # Whatever keeps us from knowing is no verdict on the node.
         verdict = _unknown(" ".join(str(error).split()))
@@ -46,21 +49,44 @@ def run(args: Namespace) -> int:
         return 64
     if args.names:
         verdict = _only(verdict, args.names)
-    return _show(verdict, args)
+    return _show(_doubted(verdict, doubt), args)
 
 
-def _verdict(args: Namespace) -> Verdict:
+def _verdict(args: Namespace) -> tuple[Verdict, str]:
+    """What stands, and why there may be more, '' where that is all."""
     from gpuguard.runtime import cache
 
-    state_dir = args.state_dir or _state_dir(args.config)
+    silent = ""
     if not args.fresh and args.root == "/":
-        cached = cache.read(state_dir)
-        if cached is not None and cache.agent_runs(state_dir):
+        cached = cache.read(args.state_dir)
+        if cached is not None and cache.agent_runs(args.state_dir):
             snapshot, age = cached
             if age <= cache.STALE_AFTER:
-                return {**_told(snapshot), "from": "cache", "age_s": round(age, 1)}
-            return _unknown(f"the agent gave no sign of life for {age:.0f} s; see `gpuguard status`")
-    return _look(args, state_dir)
+                return {**_told(snapshot), "from": "cache", "age_s": round(age, 1)}, ""
+            # It may hang since before the fault, and what it wrote down before still counts.
+            silent = f"the agent gave no sign of life for {age:.0f} s; see `gpuguard status`"
+    return _look(args), silent or _unread(args.state_dir)
+
+
+def _doubted(seen: Verdict, doubt: str) -> Verdict:
+    """What was seen, as far as it goes: a fault stands whatever is in doubt, that there is none does not."""
+    if not doubt:
+        return seen
+    if seen["code"] == 0:
+        return {**seen, "status": "UNKNOWN", "code": 3, "confirmed": False, "line": doubt}
+    return {**seen, "line": f"{seen['line']}; {doubt}"}
+
+
+def _unread(state_dir: str) -> str:
+    """Why the memory on disk did not count, '' where it did or there is none."""
+    import os
+
+    path = os.path.join(state_dir, DATABASE)
+    if not os.path.exists(path) or os.access(path, os.R_OK):
+        return ""
+    return (
+        f"no agent gives an answer, and this user may not read its memory {path}; ask as root or a member of its group"
+    )
 
 
 def _state_dir(config: str | None) -> str:
@@ -71,21 +97,25 @@ def _state_dir(config: str | None) -> str:
     import os
 
     path = config or CONFIG
-    if config is None and not os.path.exists(path):
+    # One that this user may not read is the agent's: the usual place is worth a look.
+    if config is None and not os.access(path, os.R_OK):
         return STATE_DIR
-    import tomllib
-
     from gpuguard.errors import ConfigInvalid
+    from gpuguard.runtime.files import read_toml
 
     try:
-        with open(path, "rb") as file:
-            agent = tomllib.load(file).get("agent", {})
-    except (OSError, ValueError) as error:
+        agent = read_toml(path).get("agent", {})
+    except OSError as error:
+        raise ConfigInvalid([f"{path}: {error.strerror}; make it a file that this user may read"]) from error
+    except ValueError as error:
         raise ConfigInvalid([f"{path}: {error}; correct the file"]) from error
-    return str(agent.get("state_dir", STATE_DIR)) if isinstance(agent, dict) else STATE_DIR
+    named = agent.get("state_dir", STATE_DIR) if isinstance(agent, dict) else STATE_DIR
+    if not isinstance(named, str) or "\0" in named:
+        raise ConfigInvalid([f"{path}: [agent] state_dir: is not a path in quotes; correct it"])
+    return named
 
 
-def _look(args: Namespace, state_dir: str) -> Verdict:
+def _look(args: Namespace) -> Verdict:
     import json
     from pathlib import Path
 
@@ -97,7 +127,7 @@ def _look(args: Namespace, state_dir: str) -> Verdict:
 
     root = Path(args.root)
     parts = assemble(Path(args.config) if args.config else None)
-    snapshot = look(parts, state_dir=Path(state_dir), root=root, clock=SystemClock(root))
+    snapshot = look(parts, state_dir=Path(args.state_dir), root=root, clock=SystemClock(root))
     return {**_told(json.loads(msgspec.json.encode(snapshot))), "from": "look", "age_s": 0.0}
 
 
@@ -109,11 +139,25 @@ def _told(snapshot: Verdict) -> Verdict:
             for s in snapshot["subjects"]  # type: ignore[attr-defined]  # JSON, checked by the keys
         ]
         level = int(snapshot["level"])  # type: ignore[call-overload]  # the same
-        status = WORDS[level]
+        status = dict(enumerate(WORDS))[level]
         line, confirmed = str(snapshot["line"]), bool(snapshot["confirmed"])
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        for subject in subjects:
+            for finding in subject["findings"]:
+                _complete(finding)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         return _unknown(f"the agent's cache is of another version ({error!r}); restart the agent")
     return {"status": status, "code": level, "confirmed": confirmed, "line": line, "subjects": subjects}
+
+
+def _complete(finding: dict[str, object]) -> None:
+    """The finding has all that an answer is made of.
+
+    Raises  KeyError, TypeError
+    """
+    for key in ("check", "code", "severity", "confirmed", "secondary_to", "reason"):
+        finding[key]
+    if not isinstance(finding["count"], int):
+        raise TypeError("count is no number")
 
 
 def _unknown(why: str) -> Verdict:
@@ -167,25 +211,39 @@ def _level(finding: dict[str, object]) -> int:
 
 
 def _show(verdict: Verdict, args: Namespace) -> int:
+    from gpuguard.errors import OutputFailed
+
     level = int(str(verdict["code"]))
     line = f"{verdict['status']}: {verdict['line']}"[:LINE_LIMIT]
+    code = level
+    if args.mode != "people":
+        code = 2 if level == 2 and verdict["confirmed"] and args.mode != "health" else 0
+        if level:
+            sys.stderr.write(f"gpuguard check: {line}\n")
+    page = _page(verdict, line, args)
+    try:
+        if page:
+            sys.stdout.write(page)
+            sys.stdout.flush()
+    except BrokenPipeError:
+        return code  # the reader went away: it had what it wanted
+    except OutputFailed as error:
+        sys.stderr.write(f"gpuguard check: {error}\n")
+        # A hook's answer is the code alone; people and Nagios were told nothing.
+        return code if args.mode != "people" else 3
+    return code
+
+
+def _page(verdict: Verdict, line: str, args: Namespace) -> str:
     if args.format == "json":
         import json
 
-        sys.stdout.write(json.dumps(verdict) + "\n")
-    elif args.format == "nagios":
-        sys.stdout.write(f"GPUGUARD {line.replace('|', '/')} | {_performance(verdict)}\n")
-    elif args.format == "prom":
-        sys.stdout.write(_prometheus(verdict))
-    elif args.mode == "people":
-        sys.stdout.write("\n".join([line, *_details(verdict)]) + "\n")
-    if args.mode == "people":
-        return level
-    if level:
-        sys.stderr.write(f"gpuguard check: {line}\n")
-    if args.mode == "health":
-        return 0
-    return 2 if level == 2 and verdict["confirmed"] else 0
+        return json.dumps(verdict) + "\n"
+    if args.format == "nagios":
+        return f"GPUGUARD {line.replace('|', '/')} | {_performance(verdict)}\n"
+    if args.format == "prom":
+        return _prometheus(verdict)
+    return "\n".join([line, *_details(verdict, args)]) + "\n" if args.mode == "people" else ""
 
 
 def _count(verdict: Verdict, state: str) -> int:
@@ -196,8 +254,9 @@ def _performance(verdict: Verdict) -> str:
     return " ".join(f"{state}={_count(verdict, state)}" for state in ("healthy", "watched", "unfit", "returning"))
 
 
-def _details(verdict: Verdict) -> list[str]:
+def _details(verdict: Verdict, args: Namespace) -> list[str]:
     """What stands, a few words each, so that the node can be judged without another command."""
+    import os
     import textwrap
 
     rows = []
@@ -211,7 +270,7 @@ def _details(verdict: Verdict) -> list[str]:
             count = f" x{finding['count']}" if finding["count"] > 1 else ""
             text = f"{subject['id']} {finding['severity']}{held} {finding['code']}{count}: {finding['reason']}"
             rows += textwrap.wrap(text, width=80, initial_indent="  ", subsequent_indent="      ")
-    if len(rows) > standing:
+    if len(rows) > standing and (verdict["from"] == "cache" or os.path.exists(os.path.join(args.state_dir, DATABASE))):
         rows.append("`gpuguard why` tells the whole story")
     return rows
 

@@ -73,7 +73,7 @@ class Scan:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             self._tell(path, f"ends early or is damaged ({error}); events up to there are printed")
         except BrokenPipeError:
-            raise
+            raise  # standard output's; what else befalls it is no OSError (cli.py)
         except OSError as error:
             self._tell(path, f"{error.strerror or error}")
 

@@ -110,8 +110,9 @@ def _parts(args: Namespace, clock: "Clock") -> Iterator[Part]:
 
 def _of_memory(args: Namespace, folder: Path, clock: "Clock") -> Iterator[Part]:
     from gpuguard.runtime import cache
+    from gpuguard.runtime.files import read_regular
 
-    yield Part(name="snapshot.json", make=(folder / cache.NAME).read_bytes)
+    yield Part(name="snapshot.json", make=lambda: read_regular(folder / cache.NAME, cache.LIMIT)[0])
     # Its own commands are asked as a person would, each in a process of its own: what breaks one breaks no other.
     for words in ("status --live", "status --json", "why", "why --json", "history --limit 1000"):
         name = words.replace(" --json", ".json").replace(" --live", "").split()[0]

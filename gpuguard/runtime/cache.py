@@ -4,15 +4,22 @@ Written whole and renamed into place when something changed; in between its modi
 life. Reading it takes the standard library only, because hooks do so on every job.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import time
 
+from gpuguard.runtime.files import read_regular
+
 NAME = "snapshot.json"
 LOCK = "agent.lock"
 # The daemon touches the file every tick (30 s); three missed ticks mean that it hangs.
 STALE_AFTER = 100.0
+# A snapshot is some KiB. Units: bytes
+LIMIT = 16 * 1024 * 1024
+# Everybody on the node may ask whether it is well.
+MODE = 0o644
 
 
 class Cache:
@@ -22,13 +29,20 @@ class Cache:
         self._path = os.path.join(state_dir, NAME)
 
     def write(self, encoded: bytes) -> bool:
-        """Whether the snapshot stands on disk. A full disk leaves the old one, which then grows stale and says so."""
+        """Whether the snapshot stands on disk, for everybody to read whatever the umask is.
+
+        Where it cannot be written (a full disk), the old one is gone too: it would be quoted as if it still held.
+        """
         fresh = f"{self._path}.new"
+        _remove(fresh)
         try:
-            with open(fresh, "wb") as file:
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE), "wb") as file:
+                os.fchmod(file.fileno(), MODE)
                 file.write(encoded)
             os.replace(fresh, self._path)
         except OSError:
+            _remove(fresh)
+            _remove(self._path)
             return False
         return True
 
@@ -41,13 +55,22 @@ class Cache:
         return True
 
 
+def _remove(path: str) -> None:
+    # Where even that is refused, the file grows stale, and says so.
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
 def agent_runs(state_dir: str) -> bool:
     """Whether a daemon holds this state directory.
 
+    Whoever may not open the lock, which is for the agent's group alone, judges by the snapshot: whether it is fresh.
     Reads   the lock on <state dir>/agent.lock, without waiting and without taking it from anybody
     """
     try:
-        descriptor = os.open(os.path.join(state_dir, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(os.path.join(state_dir, LOCK), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        return _is_fresh(state_dir)
     except OSError:
         return False
     try:
@@ -61,17 +84,23 @@ def agent_runs(state_dir: str) -> bool:
     return False
 
 
+def _is_fresh(state_dir: str) -> bool:
+    try:
+        return abs(time.time() - os.stat(os.path.join(state_dir, NAME)).st_mtime) <= STALE_AFTER
+    except OSError:
+        return False
+
+
 def read(state_dir: str) -> "tuple[dict[str, object], float] | None":
     """The snapshot and its age in seconds; None when there is none that can be read.
 
+    The age is how far the file's time is from now, in either direction: a wall clock that was set back far must not
+    keep an old verdict young for hours.
     Shape   the fields of model/health.py Snapshot, as JSON
     """
-    path = os.path.join(state_dir, NAME)
     try:
-        with open(path, "rb") as file:
-            age = time.time() - os.fstat(file.fileno()).st_mtime
-            snapshot = json.loads(file.read())
-    except (OSError, ValueError):
+        data, changed_at = read_regular(os.path.join(state_dir, NAME), LIMIT)
+        snapshot = json.loads(data)
+    except (OSError, ValueError, RecursionError):
         return None
-    # A wall clock that was set back makes the age negative: then the file is as fresh as can be told.
-    return (snapshot, max(0.0, age)) if isinstance(snapshot, dict) else None
+    return (snapshot, abs(time.time() - changed_at)) if isinstance(snapshot, dict) else None

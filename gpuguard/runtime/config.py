@@ -7,7 +7,6 @@ numbers in `rules/detectors/<name>.toml` come between the defaults and the site'
 
 import dataclasses
 import difflib
-import tomllib
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any, Literal, NewType, Union, cast, get_args, get_origin
 
 from gpuguard.errors import Absent, ConfigInvalid, InvariantBroken
 from gpuguard.runtime.assets import asset
+from gpuguard.runtime.files import read_toml
 
 DEFAULT_PATH = Path("/etc/gpuguard/config.toml")
 
@@ -57,7 +57,7 @@ def load_config(
     for section in found.values():
         if file := _rules_file(section.name, rules):
             section.fill(file, _read(file, mistakes), mistakes)
-    if path is None and DEFAULT_PATH.exists():
+    if path is None and _stands(DEFAULT_PATH):
         path = DEFAULT_PATH
     if path is not None:
         for name, table in _tables(_read(path, mistakes), sections, path, mistakes, whole=whole):
@@ -66,6 +66,14 @@ def load_config(
     if mistakes:
         raise ConfigInvalid(mistakes)
     return Config(path, types.MappingProxyType(built))
+
+
+def _stands(path: Path) -> bool:
+    """Whether there is such a file; one that this user may not even look for is one too, and cannot be read."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 class _Section:
@@ -143,18 +151,16 @@ def _rules_file(section: str, rules: Path | None) -> Path | None:
 
 def _read(path: Path, mistakes: list[str]) -> dict[str, Value]:
     try:
-        data = path.read_bytes()
+        return read_toml(path)
     except OSError as error:
         mistakes.append(
-            f"{path}: cannot be read ({error.strerror}); make it readable for this user, or name another with --config"
+            f"{path}: cannot be read ({error.strerror}); make it a file that this user may read, or name another with "
+            "--config"
         )
-        return {}
-    try:
-        return tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
+        line = error.object[: error.start].count(b"\n") + 1
         mistakes.append(f"{path}: line {line}: is not UTF-8 text; save the file as UTF-8")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         mistakes.append(f"{path}: is not TOML: {error}; correct that line, see https://toml.io")
     return {}
 
@@ -222,6 +228,9 @@ def _converted(value: Value, hint: object) -> object:
         return float(cast(float, value))
     if hint is int and number and isinstance(value, int):
         return value
+    # No name of a file or of anything else holds a NUL; the system calls would raise what nobody expects.
+    if hint in (str, Path) and isinstance(value, str) and "\0" in value:
+        raise _Unfit(f"{_wording(declared)} without NUL")
     if (hint is bool and isinstance(value, bool)) or (hint is str and isinstance(value, str)):
         return value
     if hint is Path and isinstance(value, str) and value:

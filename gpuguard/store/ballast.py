@@ -7,6 +7,8 @@ would give back nothing), let go when the disk is full, and made again when ther
 import os
 from pathlib import Path
 
+from gpuguard.store.modes import close_to_others, create_private
+
 BALLAST_NAME = "ballast"
 BALLAST_BYTES = 256 * 1024
 
@@ -28,9 +30,11 @@ class Ballast:
     def make(self) -> bool:
         """Whether the room is kept, after an attempt where it was not. A half-made file is removed again."""
         if self.standing():
+            close_to_others(self._path)
             return True
         try:
-            self._path.write_bytes(os.urandom(BALLAST_BYTES))
+            with open(create_private(self._path, os.O_WRONLY | os.O_TRUNC), "wb") as file:
+                file.write(os.urandom(BALLAST_BYTES))
         except OSError:
             self.free()
         return self.standing()

@@ -7,28 +7,36 @@ would let two agents hold locks on two files of one name.
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from gpuguard.errors import StoreFailed
 from gpuguard.store.failures import unusable
+from gpuguard.store.modes import create_private
 
 LOCK_NAME = "agent.lock"
+
+# `check` tries the lock for some microseconds to see whether an agent runs; another agent holds it for good.
+# Units: seconds
+PATIENCE = 1.0
+_PAUSE = 0.01
 
 
 class AgentLock:
     """Holds the folder from construction to `release`.
 
+    Units   patience: seconds that it waits for somebody who only looks
     Raises  StoreFailed when another process holds it, with its pid, or when the folder cannot be written
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, patience: float = PATIENCE) -> None:
         path = folder / LOCK_NAME
         try:
-            self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file: int | None = create_private(path, os.O_RDWR)
         except OSError as error:
             raise unusable(error, path, "open") from error
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._file, patience)
         except BlockingIOError as error:
             holder = holder_of(folder)
             self.release()
@@ -49,6 +57,22 @@ class AgentLock:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _lock(file: int, patience: float) -> None:
+    """The lock is ours.
+
+    Raises  BlockingIOError when somebody holds it for longer than we wait; OSError
+    """
+    gives_up = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= gives_up:
+                raise
+        time.sleep(_PAUSE)
 
 
 def holder_of(folder: Path) -> int | None:

@@ -5,6 +5,7 @@ well (no -wal beside it) and this user may not make the -shm that a live reader 
 with a -wal but the -shm is gone.
 """
 
+import os
 import sqlite3
 import tempfile
 from pathlib import Path
@@ -143,6 +144,11 @@ def open_reader(path: Path) -> SqliteReader:
         ) from error
     except OSError as error:
         raise unusable(error, path, "read") from error
+    if not os.access(path, os.R_OK):
+        raise StoreFailed(
+            f"{path} may be read by its owner and group only; ask as root or as a member of that group "
+            f"(`stat {path}` names both)"
+        )
     try:
         return _checked(_connect(path, "mode=ro"), path)
     except sqlite3.Error as live:

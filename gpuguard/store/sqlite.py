@@ -6,6 +6,7 @@ Only this process writes: `agent.lock` in the same folder sees to it.
 """
 
 import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Collection
@@ -19,6 +20,7 @@ from gpuguard.ports import Clock
 from gpuguard.store.ballast import Ballast
 from gpuguard.store.failures import failed, is_corrupt, is_full, unusable
 from gpuguard.store.lock import AgentLock
+from gpuguard.store.modes import close_to_others, create_private
 from gpuguard.store.reader import DATABASE_NAME, Queries
 from gpuguard.store.retention import Settings, forget
 from gpuguard.store.rows import ACTION_COLUMNS, STORY_COLUMNS, action_row, as_text, clean, event_row, story_row
@@ -75,6 +77,8 @@ class SqliteStore(Queries):
     def commit(self, change: Change) -> None:
         """All of the change is on disk and survives a power loss; when it raises, none of it counts.
 
+        On a full disk the ballast is given up for a change that owes or ends an action, and for nothing less: faults
+        that only go into the story could otherwise use up, one by one, the room that a drain will need.
         Raises  StoreFailed
         """
         if not change:
@@ -83,7 +87,7 @@ class SqliteStore(Queries):
             try:
                 self._write(change)
             except sqlite3.Error as error:
-                if not (is_full(error) and self._ballast.free()):
+                if not (is_full(error) and change.actions and self._ballast.free()):
                     raise failed(error, self._path, "write") from error
                 try:
                     self._write(change)
@@ -190,6 +194,7 @@ def _open(path: Path, ballast: Ballast) -> sqlite3.Connection:
 
     Raises  StoreFailed; _Damaged when the content is at fault
     """
+    _close_to_others(path)
     sound = _look_first(path)
     try:
         connection = _connect(path)
@@ -211,6 +216,21 @@ def _open(path: Path, ballast: Ballast) -> sqlite3.Connection:
     except BaseException:
         connection.close()
         raise
+
+
+def _close_to_others(path: Path) -> None:
+    """The database is there, maybe empty, and with its -wal and -shm nobody else's to open.
+
+    What SQLite makes beside a database gets the database's mode, whatever the umask is.
+    Raises  StoreFailed
+    """
+    try:
+        os.close(create_private(path, os.O_RDWR | os.O_EXCL))
+    except FileExistsError:
+        for suffix in ("", "-wal", "-shm"):
+            close_to_others(path.with_name(path.name + suffix))
+    except OSError as error:
+        raise unusable(error, path, "make") from error
 
 
 def _connect(path: Path, mode: str = "rwc") -> sqlite3.Connection:

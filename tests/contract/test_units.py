@@ -4,7 +4,8 @@ import tomllib
 from pathlib import Path
 
 from gpuguard.actuators import delegate
-from gpuguard.runtime import assembly
+from gpuguard.runtime import assembly, cache
+from gpuguard.store import modes
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 UNITS = CHECKOUT / "systemd"
@@ -50,6 +51,13 @@ def test_the_state_directory_is_the_default_one() -> None:
     agent = _unit("gpuguard-agent.service")["Service"]
     assert Path("/var/lib") / agent["StateDirectory"] == assembly.STATE_DIR
     assert f"--state-dir {assembly.STATE_DIR}" in agent["ExecStart"]
+
+
+def test_everybody_reaches_the_snapshot_and_nobody_else_the_memory() -> None:
+    agent = _unit("gpuguard-agent.service")["Service"]
+    assert (agent["StateDirectoryMode"], agent["UMask"]) == ("0755", "0027")
+    assert cache.MODE == 0o644
+    assert modes.MODE == 0o640
 
 
 def test_the_agent_has_one_capability_and_the_actuator_none() -> None:

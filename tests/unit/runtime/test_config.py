@@ -1,5 +1,6 @@
 """A wrong configuration is told whole: every mistake, each with its file, its key and what to do."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass
 from pathlib import Path
@@ -254,6 +255,25 @@ def test_a_file_that_cannot_be_read_is_named(file: Path) -> None:
     for path, reason in ((file, "No such file"), (file.parent, "Is a directory")):
         with pytest.raises(ConfigInvalid, match=rf"{path}: cannot be read \({reason}.*--config"):
             load_config(path, SECTIONS, rules=file.parent)
+
+
+def test_what_never_ends_is_no_configuration(file: Path) -> None:
+    os.mkfifo(file)
+    with pytest.raises(ConfigInvalid, match=rf"{file}: cannot be read \(it is no regular file\).*--config"):
+        load_config(file, SECTIONS, rules=file.parent)
+
+
+def test_lists_in_lists_without_end_are_a_mistake_in_the_file(file: Path) -> None:
+    file.write_text("x = " + "[" * 20_000)
+    with pytest.raises(ConfigInvalid, match="is not TOML: tables or lists in each other"):
+        load_config(file, SECTIONS, rules=file.parent)
+
+
+@pytest.mark.parametrize("key", ["path", "node"])
+def test_no_name_holds_a_nul(file: Path, key: str) -> None:
+    file.write_text(f'[sources.kmsg]\n{key} = "/tmp/a\\u0000b"\n[target]\nname = "n"\n')
+    with pytest.raises(ConfigInvalid, match=rf"\[sources\.kmsg\] {key}: .*x00.* is not .* in quotes"):
+        load_config(file, SECTIONS, rules=file.parent)
 
 
 def test_a_section_that_was_not_loaded_is_our_own_bug(tmp_path: Path) -> None:

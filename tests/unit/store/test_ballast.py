@@ -1,5 +1,6 @@
 """Room is kept, given back once, and kept again."""
 
+import stat
 from pathlib import Path
 
 from gpuguard.store.ballast import BALLAST_BYTES, BALLAST_NAME, Ballast
@@ -11,8 +12,11 @@ def test_made_once_of_real_bytes(tmp_path: Path) -> None:
     assert ballast.make()
     file = tmp_path / BALLAST_NAME
     assert file.stat().st_blocks * 512 >= BALLAST_BYTES
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
     first = file.read_bytes()
+    file.chmod(0o644)
     assert ballast.make()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert file.read_bytes() == first
 
 

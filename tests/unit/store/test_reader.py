@@ -1,4 +1,4 @@
-"""Anybody who may read the file gets an answer, whether the agent runs, ended or died."""
+"""Whoever may read the file, its owner and its group, gets an answer, whether the agent runs, ended or died."""
 
 import os
 import shutil
@@ -19,13 +19,14 @@ from tests.support.require import require
 from tests.support.stored import change, entry, line, owed
 
 # What another user sees: as nobody, the number of entries and of actions.
+NOBODY = 65534
 AS_NOBODY = """
 import os, sys
 from pathlib import Path
 from gpuguard.store.reader import open_reader
 from gpuguard.store.schema import newest
 newest()  # nobody may not be allowed into the checkout
-os.setgid(65534); os.setuid(65534)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
 reader = open_reader(Path(sys.argv[1]))
 print(len(reader.story()), len(reader.owed_actions()))
 reader.close()
@@ -84,8 +85,10 @@ def test_what_a_killed_agent_committed_is_seen(path: Path, tmp_path: Path) -> No
     reader.close()
 
 
-def as_nobody(path: Path) -> str:
+def as_nobody(path: Path, *, of_the_group: bool = True) -> str:
     require("root", os.geteuid() == 0, "only root can look through another user's eyes")
+    for file in path.parent.glob(f"{path.name}*"):
+        os.chown(file, -1, NOBODY if of_the_group else 0)
     for above in path.parents:
         if "pytest-" in str(above):
             above.chmod(0o755)
@@ -93,32 +96,32 @@ def as_nobody(path: Path) -> str:
     return ran.stdout.strip() or ran.stderr
 
 
-def test_another_user_reads_beside_a_running_agent(path: Path) -> None:
+def test_a_member_of_the_group_reads_beside_a_running_agent(path: Path) -> None:
     store = write(path)
     assert as_nobody(path) == "3 3"
     store.close()
 
 
-def test_another_user_reads_after_a_good_end(path: Path) -> None:
+def test_a_member_of_the_group_reads_after_a_good_end(path: Path) -> None:
     write(path).close()
     assert not path.with_name("gpuguard.db-wal").exists()
     assert as_nobody(path) == "3 3"
 
 
-def test_another_user_reads_after_a_kill(path: Path, tmp_path: Path) -> None:
+def test_a_member_of_the_group_reads_after_a_kill(path: Path, tmp_path: Path) -> None:
     assert as_nobody(die(path, tmp_path / "dead")) == "3 3"
 
 
-def test_another_user_reads_a_log_without_its_index(path: Path, tmp_path: Path) -> None:
+def test_a_member_of_the_group_reads_a_log_without_its_index(path: Path, tmp_path: Path) -> None:
     dead = die(path, tmp_path / "dead")
     dead.with_name("gpuguard.db-shm").unlink()
     assert as_nobody(dead) == "3 3"
 
 
 def test_a_user_who_may_not_read_is_told(path: Path) -> None:
-    write(path).close()
-    path.chmod(0o600)
-    assert "unable to open database file" in as_nobody(path)
+    store = write(path)
+    assert "ask as root or as a member of that group" in as_nobody(path, of_the_group=False)
+    store.close()
 
 
 def test_no_memory_is_told_from_a_broken_one(path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -164,21 +165,28 @@ def _fill_and_commit(folder: Path) -> None:
     store.commit(change(1))
     _fill(folder / "somebody-elses-log")
     number = 2
+    # What owes nothing may fail: the room is for a drain.
+    faults = 0
+    while not (refused := _refusal(store, fault(faults))):
+        faults += 1
+    assert "free space on its file system" in refused
+    assert (folder / "ballast").exists()
     while (folder / "ballast").exists():
         store.commit(change(number))
         number += 1
     assert store.owed_actions()[-1] == owed(number - 1)
-    while not (refused := _refusal(store, number)):
+    while not (refused := _refusal(store, change(number))):
         number += 1
     assert "free space on its file system" in refused
     assert store.load_state()["subject/gpu"] == b"%d" % (number - 1)
-    assert len(store.story()) == number - 1
+    assert len(store.story()) == number - 1 + faults
     (folder / "somebody-elses-log").unlink()
     store.commit(change(number))
     _fill(folder / "somebody-elses-log")
     store = reopened(store)
     assert store.load_state()["subject/gpu"] == b"%d" % number
-    assert [e.detail["number"] for e in store.story()] == list(range(1, number + 1))
+    numbers = [e.detail["number"] for e in store.story() if e.kind != "note"]
+    assert numbers == list(range(1, number + 1))
     (folder / "somebody-elses-log").unlink()
     store = reopened(store)
     assert (folder / "ballast").exists()
@@ -190,9 +198,14 @@ def _fill_and_commit(folder: Path) -> None:
     store.close()
 
 
-def _refusal(store: SqliteStore, number: int) -> str:
+def fault(number: int) -> Change:
+    """A fault that nothing is done about."""
+    return Change(events=(line(100_000 + number),), story=(entry(100_000 + number, kind="note"),))
+
+
+def _refusal(store: SqliteStore, refused: Change) -> str:
     try:
-        store.commit(change(number))
+        store.commit(refused)
     except StoreFailed as error:
         return str(error)
     return ""
@@ -387,4 +400,79 @@ def test_a_copy_of_the_files_taken_at_any_moment_opens(path: Path, tmp_path: Pat
         assert opened.store.load_state() == store.load_state()
         assert opened.store.owed_actions() == store.owed_actions()
         opened.store.close()
+    store.close()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
+def test_nobody_else_may_open_the_files_whatever_the_umask_is(path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        store = SqliteStore(path, clock=ManualClock())
+        store.commit(change(1))
+        assert modes(path) == dict.fromkeys(("agent.lock", "ballast", *SIDES), 0o640)
+        store.close()
+    finally:
+        os.umask(before)
+
+
+def test_files_of_an_earlier_version_are_closed_to_others(path: Path, tmp_path: Path) -> None:
+    """As after a kill: with a log and its index beside the database."""
+    store = SqliteStore(path, clock=ManualClock())
+    store.commit(change(1))
+    dead = tmp_path / "dead"
+    dead.mkdir()
+    for name in (*SIDES, "ballast"):
+        shutil.copy(path.with_name(name), dead / name)
+        (dead / name).chmod(0o644)
+    store.close()
+    store = SqliteStore(dead / "gpuguard.db", clock=ManualClock())
+    assert store.owed_actions() == (owed(1),)
+    assert modes(store.path) == dict.fromkeys(("agent.lock", "ballast", *SIDES), 0o640)
+    store.close()
+
+
+SIDES = ("gpuguard.db", "gpuguard.db-wal", "gpuguard.db-shm")
+
+
+def modes(path: Path) -> dict[str, int]:
+    """The permissions of every file in the database's folder."""
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()}
+
+
+# What any user could do to a -shm that it may read: hold the byte that a writer must lock.
+HOLD = """
+import fcntl, os, struct, sys
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+shared = os.open(sys.argv[1] + "-shm", os.O_RDONLY)
+fcntl.fcntl(shared, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 120, 1, 0))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("mode", "told"), [(0o640, b"PermissionError"), (0o644, b"held")])
+def test_another_user_cannot_hold_up_a_commit(path: Path, mode: int, told: bytes) -> None:
+    """The second case shows that the first is the mode's doing."""
+    require("root", os.geteuid() == 0, "only root can act as another user")
+    store = SqliteStore(path, clock=ManualClock())
+    store.commit(change(1))
+    store._ask("PRAGMA busy_timeout = 5")
+    _open_to_all(path.parent)
+    path.with_name("gpuguard.db-shm").chmod(mode)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        first = holder.stdout.readline()
+        if told == b"held":
+            assert told in first
+            with pytest.raises(StoreFailed, match="SQLITE_BUSY"):
+                store.commit(change(2))
+        else:
+            assert told in holder.stdout.read()
+            store.commit(change(2))
+            assert store.owed_actions()[-1] == owed(2)
+        holder.stdin.close()
+        holder.wait(10)
     store.close()
