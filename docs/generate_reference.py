@@ -4,11 +4,17 @@ python docs/generate_reference.py [--check]
 """
 
 import argparse
+import ast
 import dataclasses
+import inspect
+import re
 import sys
+import textwrap
+import tokenize
 import typing
 from pathlib import Path
 
+from gpuguard.cli import HELP_WIDTH, refilled
 from gpuguard.commands import COMMANDS, module_of
 from gpuguard.custody import ownership
 from gpuguard.health.machine import ROWS, TABLE
@@ -26,8 +32,8 @@ def commands() -> str:
     for name, purpose in COMMANDS.items():
         module = module_of(name)
         parser = argparse.ArgumentParser(
-            prog=f"gpuguard {name}", description=module.__doc__, epilog=f"example: {module.EXAMPLE}",
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=80),
+            prog=f"gpuguard {name}", description=refilled(module.__doc__ or ""), epilog=f"example: {module.EXAMPLE}",
+            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=HELP_WIDTH),
         )  # fmt: skip
         module.arguments(parser)
         parts.append(f"## gpuguard {name}\n\n{purpose}\n\n```\n{parser.format_help().rstrip()}\n```\n")
@@ -47,9 +53,56 @@ def configuration() -> str:
             continue
         hints = typing.get_type_hints(settings)
         words = " ".join((settings.__doc__ or "").split("\n\n")[0].split())
-        rows = [f"| `{f.name}` | {_type(hints[f.name])} | `{_default(f.default)}` |" for f in fields]
-        parts += [f"## [{name}]\n", f"{words}\n", "| key | type | default |", "|---|---|---|", *rows, ""]
+        told = descriptions(settings)
+        rows = [
+            f"| `{f.name}` | {_type(hints[f.name])} | `{_default(f.default)}` | {told[f.name]} |".replace("|  |", "| |")
+            for f in fields
+        ]
+        parts += [
+            f"## [{name}]\n",
+            f"{words}\n",
+            "| key | type | default | what it does |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+        ]
     return "\n".join(parts)
+
+
+def descriptions(settings: type) -> dict[str, str]:
+    """What each field is for, in the words of its code; empty for one that nothing is said of.
+
+    Reads   the sentences of the class's docstring that name the field in backticks, the lines of comment right above
+            it, and the comment on its own line
+    """
+    lines = textwrap.dedent(inspect.getsource(settings)).splitlines()
+    comments = {
+        token.start[0]: token.string.lstrip("#: ")
+        for token in tokenize.generate_tokens(iter(f"{line}\n" for line in lines).__next__)
+        if token.type == tokenize.COMMENT
+    }
+    sentences = re.split(r"(?<=\.) ", " ".join((inspect.getdoc(settings) or "").split()))
+    (tree,) = ast.parse("\n".join(lines)).body
+    assert isinstance(tree, ast.ClassDef), "a Settings is a class"
+    told: dict[str, str] = {}
+    for node in tree.body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        first = node.lineno
+        while first - 1 in comments and lines[first - 2].lstrip().startswith("#"):
+            first -= 1
+        above = " ".join(comments[number] for number in range(first, node.lineno))
+        name = node.target.id
+        words = [s for s in sentences if f"`{name}`" in s] + [above, comments.get(node.end_lineno or node.lineno, "")]
+        told[name] = ". ".join(_sentence(w) for w in words if w).replace("|", "\\|")
+    return told
+
+
+def _sentence(words: str) -> str:
+    """Words of a comment as the table has them: a capital where there is a word, no full stop."""
+    words = words.rstrip(".;")
+    # `drain: ...` begins with a value, which is written as it is.
+    return words if words.partition(" ")[0].endswith(":") else words[:1].upper() + words[1:]
 
 
 def _type(hint: object) -> str:

@@ -52,8 +52,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Settings:
     """Where the privileged process listens, and how long it may take; longer than its own deadline of 5 s."""
 
-    socket: str = SOCKET
-    deadline: Seconds = Seconds(6.5)
+    socket: str = SOCKET  # the same as in [actuator]
+    deadline: Seconds = Seconds(6.5)  # after this without an answer the wish stays owed and is tried again
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.deadline <= 60.0:

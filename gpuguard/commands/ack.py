@@ -1,5 +1,8 @@
 """A person clears a finding that stands: it counts no longer, and the history says for ever who said so and why.
 
+One fault prints many lines. The word for its strongest code, which `gpuguard why` names, clears the lesser ones of the
+same incident with it; a fault that another source saw by itself (a GPU that does not answer on the bus) stays.
+
 Goes through the running agent; without one this command writes it down itself.
 Exit codes  0 cleared, 2 no such finding stands, or it could not be written down, 64 usage error
 """
@@ -40,16 +43,16 @@ def run(args: Namespace) -> int:
 def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None) -> int:
     """The same by a clock that is given; actions that follow go to `target` when no agent runs.
 
-    Raises  ActionRefused when it does not stand, with what does; StoreFailed, ReadFailed when it cannot be written down
+    Raises  UsageError; ActionRefused when it does not stand, with what does; StoreFailed, ReadFailed when it cannot be
+            written down
     """
     from gpuguard.errors import ActionRefused, StoreFailed
     from gpuguard.runtime.assembly import assemble
     from gpuguard.runtime.control import Word
     from gpuguard.runtime.known import config_path, find_subject, look_up, state_dir
-    from gpuguard.runtime.person import UNWRITTEN, speak
+    from gpuguard.runtime.person import UNWRITTEN, must_say_something, speak
 
-    if not args.by.strip() or not args.reason.strip():
-        raise ActionRefused("--by and --reason must say something: the history keeps them for ever")
+    must_say_something(args)
     folder = state_dir(args)
     known = look_up(folder, clock)
     try:
@@ -78,6 +81,15 @@ def _holders(health: "Health", code: str) -> "list[SubjectHealth]":
     return [s for s in health.subjects.values() if any(f.finding.code == code for f in s.standing)]
 
 
+def _cleared(old: "SubjectHealth", code: str, now: "SubjectHealth") -> list[str]:
+    """The codes that the person's word ended on this subject, the one that was named first."""
+    from gpuguard.incident.join import explained_by
+
+    root = next(s for s in old.standing if s.finding.code == code)
+    left = {s.finding.code for s in now.standing}
+    return [code, *(lesser for lesser in explained_by(root, old.standing) if lesser not in left)]
+
+
 def _standing(health: "Health") -> str:
     from gpuguard.runtime.words import listed
 
@@ -101,7 +113,7 @@ def _tell(args: Namespace, code: str, message: str, before: "list[SubjectHealth]
             "subjects": [
                 {
                     "subject": s.id, "before": old.state, "state": s.state, "remedy": s.remedy,
-                    "findings": [f.finding.code for f in s.standing],
+                    "cleared": _cleared(old, code, s), "findings": [f.finding.code for f in s.standing],
                 }
                 for old, s in zip(before, subjects, strict=True)
             ],
@@ -114,14 +126,18 @@ def _tell(args: Namespace, code: str, message: str, before: "list[SubjectHealth]
 
 
 def _lines(args: Namespace, code: str, message: str, before: "list[SubjectHealth]", health: "Health") -> Iterator[str]:
-    from gpuguard.runtime.words import named, paragraph
+    from gpuguard.runtime.words import listed, named, paragraph
 
     yield from paragraph(f"{code} is acknowledged by {args.by}: {args.reason} ({message}).")
     for old in before:
         now = health.subject(old.id)
+        _, *lesser = _cleared(old, code, now)
+        also = f"; with it {listed(lesser)}" if lesser else ""
         rest = [f.finding.code for f in now.standing if f.finding.severity != "info"]
         more = f"; still stands: {', '.join(rest)}" if rest else ""
-        yield from paragraph(f"{named(now)}: {old.state} -> {now.state}{more}", indent=2, hanging=2)
+        yield from paragraph(
+            f"{named(now)}: {old.state} -> {now.state}; cleared: {code}{also}{more}", indent=2, hanging=2
+        )
     drain = health.drain
     if drain is None:
         yield from paragraph("No drain of gpuguard's stands on this node.", indent=2)

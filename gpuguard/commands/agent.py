@@ -25,14 +25,23 @@ def run(args: Namespace) -> int:
     from pathlib import Path
 
     from gpuguard.daemons.agent import Agent
-    from gpuguard.errors import ConfigInvalid
+    from gpuguard.errors import ConfigInvalid, UsageError
     from gpuguard.runtime.assembly import assemble
     from gpuguard.runtime.clock import SystemClock
+    from gpuguard.runtime.http import parse_address
     from gpuguard.runtime.log import set_up_log
 
     root = Path(args.root)
     if not root.is_dir():
-        raise ConfigInvalid([f"--root: {root} is no directory; give one that `gpuguard record` made"])
+        raise UsageError(
+            f"--root: {root} is no directory; a recorded machine has its dev/kmsg and sys/bus/pci in one, as "
+            "fixtures/nodes/h100x8 has"
+        )
+    if args.listen:
+        try:
+            parse_address(args.listen)
+        except ConfigInvalid as error:
+            raise UsageError(f"--{error}") from error
     if args.compat:
         raise ConfigInvalid(["--compat dcgm: DCGM's metrics need the source nvml, which this version does not have"])
     parts = assemble(Path(args.config) if args.config else None)

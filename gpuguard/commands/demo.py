@@ -50,11 +50,11 @@ def run(args: Namespace) -> int:
     import signal
     import tempfile
 
-    from gpuguard.errors import ConfigInvalid, ReadFailed
+    from gpuguard.errors import ReadFailed, UsageError
     from gpuguard.runtime.rehearsal import Rehearsal
 
-    if not args.speed > 0:
-        raise ConfigInvalid([f"--speed: {args.speed:g} is not above 0; try 2"])
+    if not 0 < args.speed < float("inf"):
+        raise UsageError(f"--speed: {args.speed:g} is no number above 0; try 2")
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Like Ctrl-C: the agent is ended and the folder removed, whoever ends the demo.
         signal.signal(number, signal.default_int_handler)

@@ -42,7 +42,7 @@ def run(args: Namespace) -> int:
 def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None) -> int:
     """The same by a clock that is given; `target` stands for the scheduler.
 
-    Raises  StoreFailed, Absent without a memory; ReadFailed when the agent does not answer; ActionRefused
+    Raises  UsageError; StoreFailed, Absent without a memory; ReadFailed when the agent does not answer; ActionRefused
     """
     from gpuguard.custody.ownership import judge
     from gpuguard.custody.token import make_reason
@@ -51,8 +51,17 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
     from gpuguard.runtime.control import Word
     from gpuguard.runtime.known import config_path, look_up, state_dir
     from gpuguard.runtime.offline import look
-    from gpuguard.runtime.person import UNWRITTEN, name_of_caller, outcome_of, owner_of, speak, wrote_nothing
+    from gpuguard.runtime.person import (
+        UNWRITTEN,
+        must_say_something,
+        name_of_caller,
+        outcome_of,
+        owner_of,
+        speak,
+        wrote_nothing,
+    )
 
+    must_say_something(args)
     folder, by = state_dir(args), args.by or name_of_caller()
     parts = assemble(config_path(args), with_sources=False)
     known = look_up(folder, clock)

@@ -3,8 +3,9 @@
 Reads kernel logs as `gpuguard scan` does (any printed form, gzip, `-` for standard input), oldest first, and prints
 every decision in order, on the log's own clock: faults that end by silence and probations end when the log gets so
 far. It shows what a node set to act would do, with each action done at once; nothing is acted on and nothing is
-written. A stamp that falls back to the beginning is a reboot. Only a log sees these faults, so what needs another
-witness stays held. Without --config the shipped settings count, not this machine's.
+written. A stamp that falls back to the beginning is a reboot; files in the wrong order are told of on standard error.
+Only a log sees these faults, so what needs another witness stays held. Without --config the shipped settings count,
+not this machine's.
 Exit code 0: nothing needs attention, 1: something does, 2: a PATH could not be read.
 """
 
@@ -65,10 +66,11 @@ def run(args: Namespace) -> int:
     settings = dataclasses.replace(parts.policy, mode="drain", name=args.policy or parts.policy.name)
     print_one = _print_json if args.json else _print_text
     lines = files = unread = 0
-    replay = Replay(parts.detectors, settings)
+    replay, order = Replay(parts.detectors, settings), _Order()
     for path in args.path:
         log = _Log(path, trust_user=args.trust_user)
         for found in log.read():
+            order.read(found.record.utc, path)
             for told in replay.take(found, path):
                 print_one(told)
         lines, files, unread = lines + log.lines, files + 1, unread + log.failed
@@ -138,6 +140,31 @@ class LogClock:
 
         boot = BootId("log" if self.boots == 1 else f"log-{self.boots}")
         return Instant(boot=boot, mono=mono, utc=utc)
+
+
+class _Order:
+    """Whether the PATHs were given oldest first: a shell's `kern.log*` has the newest first.
+
+    Told by the dates of the reports; a stamp since boot that falls back may as well be a reboot.
+    """
+
+    def __init__(self) -> None:
+        self._path: str | None = None
+        self._latest: float | None = None
+        self._latest_path: str | None = None
+
+    def read(self, utc: float | None, path: str) -> None:
+        """A report of `path`; one that is older than the files before it is told of on standard error, once a file."""
+        if utc is None:
+            return
+        if path != self._path and self._latest is not None and utc < self._latest - FALLS_BACK:
+            sys.stderr.write(
+                f"gpuguard replay: {path} begins at {_rfc3339(utc, digits=0)}, before {self._latest_path} ended at "
+                f"{_rfc3339(self._latest, digits=0)}: what follows is out of order; name the files oldest first\n"
+            )
+        self._path = path
+        if self._latest is None or utc > self._latest:
+            self._latest, self._latest_path = utc, path
 
 
 class Told:

@@ -49,14 +49,16 @@ def run(args: Namespace) -> int:
 def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None) -> int:
     """The same by a clock that is given; `target` stands for the scheduler.
 
-    Raises  ActionRefused with what must happen first; StoreFailed, Absent without a memory; ReadFailed when the agent
-            does not answer
+    Raises  UsageError; ActionRefused with what must happen first; StoreFailed, Absent without a memory; ReadFailed when
+            the agent does not answer
     """
     from gpuguard.runtime.assembly import assemble
     from gpuguard.runtime.known import config_path, look_up, state_dir
     from gpuguard.runtime.offline import look
-    from gpuguard.runtime.person import owner_of
+    from gpuguard.runtime.person import must_say_something, owner_of
 
+    must_say_something(args)
+    adopted = _token(args.adopt) if args.adopt is not None else None
     folder = state_dir(args)
     parts = assemble(config_path(args), with_sources=False)
     known = look_up(folder, clock)
@@ -67,11 +69,11 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
         known.close()
     report = target.read_state() if target is not None else look(parts)
     owner = owner_of(report, health.drain, known.actions)
-    wish = _adoption(args.adopt, owner, health) if args.adopt else _release(health, owner)
+    wish = _adoption(adopted, owner, health) if adopted is not None else _release(health, owner)
     facts: Facts = {
         "wish": wish[0], "token": wish[1], "by": args.by, "reason": args.reason, "result": wish[2], "written": False,
         "message": wish[3], "scheduler": owner.words, "holder": owner.holder, "agent": known.alive,
-        "earlier_returns": returns, "dry_run": health.drain.dry_run if health.drain and not args.adopt else None,
+        "earlier_returns": returns, "dry_run": health.drain.dry_run if health.drain and adopted is None else None,
     }  # fmt: skip
     if wish[2] == "preview":
         facts |= _judged(report, wish[0], wish[1])
@@ -88,21 +90,33 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
     return _exit_code(facts)
 
 
+def _token(text: str) -> "TokenId":
+    """The token as it was typed, with or without `gpuguard:`.
+
+    Raises  UsageError when it is none
+    """
+    from gpuguard.custody.token import parse_token
+    from gpuguard.errors import NotUnderstood, UsageError
+
+    try:
+        return parse_token(text.removeprefix("gpuguard:"))
+    except NotUnderstood as error:
+        raise UsageError(f"--adopt: {error}; `gpuguard status --live` shows the one that the node carries") from error
+
+
 Wish = tuple[str, "TokenId | None", str, str]
 """Verb, token, result so far (`preview` while nothing speaks against it) and a sentence."""
 
 
-def _adoption(text: str, owner: "Ownership", health: "Health") -> Wish:
+def _adoption(token: "TokenId", owner: "Ownership", health: "Health") -> Wish:
     """May this token be taken over?
 
-    Raises  NotUnderstood when it is no token; ActionRefused when the node does not carry it, or it is ours already
+    Raises  ActionRefused when the node does not carry it, or it is ours already
     """
-    from gpuguard.custody.token import parse_token
     from gpuguard.errors import ActionRefused
 
-    token = parse_token(text.removeprefix("gpuguard:"))
     if owner.holder == "unknown":
-        raise ActionRefused(f"the scheduler could not be asked, so nothing is adopted; {owner.words}")
+        raise ActionRefused(f"the scheduler could not be asked, so nothing is adopted: {owner.words}")
     if owner.token != token:
         raise ActionRefused(f"the node does not carry the token {token}, so there is nothing to adopt; {owner.words}")
     if health.drain is not None and health.drain.token == token:
@@ -117,6 +131,7 @@ def _release(health: "Health", owner: "Ownership") -> Wish:
     """
     from gpuguard.errors import ActionRefused
     from gpuguard.health.machine import deciding
+    from gpuguard.runtime.chain import acknowledgements
 
     drain = health.drain
     noted = drain is None or drain.dry_run
@@ -131,14 +146,10 @@ def _release(health: "Health", owner: "Ownership") -> Wish:
     unfit = [s for s in health.subjects.values() if s.state == "unfit"]
     if unfit:
         blockers = [f"{s.pci or s.id} is unfit ({', '.join(f.finding.code for f in deciding(s))})" for s in unfit]
-        acks = [
-            f"`gpuguard ack {standing.finding.code}{f' --gpu {s.pci}' if s.pci else ''} --by YOU --reason TEXT`"
-            for s in unfit
-            for standing in deciding(s)
-        ]
+        acks = [ack for s in unfit for ack in acknowledgements(s, deciding(s))]
         raise ActionRefused(
             f"{'; '.join(blockers)}: jobs would go onto a bad part. `gpuguard why` tells what mends it; if you know "
-            f"better, {' and '.join(acks)} clears it"
+            f"better, {'; '.join(acks)} clears it"
         )
     return "release", drain.token, "preview", ""
 

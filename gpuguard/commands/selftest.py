@@ -35,6 +35,8 @@ DEVICE = "/dev/kmsg"
 STEP_WITHIN = 10.0  # seconds; each takes some milliseconds, a loaded node is no reason to fail
 DRILL_WITHIN = 5.0
 SPACE_LEAST, SPACE_ENOUGH = 50 << 20, 500 << 20  # bytes; the memory stays below 50 MB by its own retention
+DRY_RUN, UNREACHED = "dry_run", "delegate"  # who answers when no scheduler was asked, or nobody could be
+SET_TARGET = 'set `[actuator] target = "slurm"`'
 RECENT = 1_735_689_600.0  # 2025-01-01: an earlier clock was never set
 EXIT_CODES = {"OK": 0, "WARN": 1, "FAIL": 2}
 WIDTH = 80
@@ -125,12 +127,13 @@ def _chain(rehearsal: "Rehearsal", watch: "_Watch") -> Iterator[Line]:
     known = len(rehearsal.story())
     rehearsal.lose(parse_pci_address(LOST_GPU))
     rehearsal.say([f"4,{rehearsal.next_record()},86400000000,-;{FAULT}"])
-    for name, kind, text in (
-        ("event and verdict", "verdict", "xid79: healthy -> unfit"),
-        ("owed action", "drain", "owed: drain 'gpuguard:"),
-        ("outcome", "outcome", "dry run"),
+    # Which of the two witnesses speaks first is chance: whatever verdict makes the GPU unfit is the right one.
+    for name, kind, text, detail in (
+        ("event and verdict", "verdict", "", {"subject": f"gpu:{LOST_GPU}", "state": "unfit"}),
+        ("owed action", "drain", "owed: drain 'gpuguard:", {}),
+        ("outcome", "outcome", "dry run", {}),
     ):
-        entry = rehearsal.wait_for(kind, after=known, within=STEP_WITHIN, text=text)
+        entry = rehearsal.wait_for(kind, after=known, within=STEP_WITHIN, text=text, **detail)
         if entry is None:
             yield _broken(name, f"no {kind} within {STEP_WITHIN:g} s of the line", watch)
             return
@@ -303,11 +306,32 @@ def _actuator(parts: "Parts") -> Line:
     report = delegate.build(parts.config.settings("actuators.delegate")).read_state()
     if report.error is None:
         return Line(name="actuator", result="OK", message=f"the scheduler knows this node as {report.node}")
-    if parts.policy.dry_run:
-        step = "needed before [policy] mode becomes drain: systemctl enable --now gpuguard-actuator.socket"
-        return Line(name="actuator", result="WARN", message=report.error, next_step=step)
-    step = "no drain can be written now: systemctl status gpuguard-actuator.socket"
-    return Line(name="actuator", result="FAIL", message=report.error, next_step=step)
+    wanted = str(parts.config.settings("actuator").target)
+    observes = parts.policy.dry_run
+    if report.target == DRY_RUN and observes and wanted == DRY_RUN:
+        return Line(
+            name="actuator", result="OK", message=f"it answers, as a dry run; before it may drain, {SET_TARGET}"
+        )
+    step = _actuator_step(report.target, wanted)
+    if report.target == DRY_RUN:
+        return Line(
+            name="actuator", result="WARN", message="its target is a dry run: no drain is written", next_step=step
+        )
+    when = "needed before [policy] mode becomes drain" if observes else "no drain can be written now"
+    result: Result = "WARN" if observes else "FAIL"
+    return Line(name="actuator", result=result, message=report.error, next_step=f"{when}: {step}")
+
+
+def _actuator_step(answered: str, wanted: str) -> str:
+    """What brings the actuator to its scheduler; `answered` is who answered, `wanted` the target it is to have."""
+    if answered == DRY_RUN and wanted != DRY_RUN:
+        return "it still has its old configuration: systemctl stop gpuguard-actuator.service; it starts by itself"
+    if answered == DRY_RUN:
+        return f"{SET_TARGET}, then systemctl stop gpuguard-actuator.service; it starts by itself"
+    if answered != UNREACHED:
+        return "`scontrol ping` tells whether slurmctld is up, `scontrol show node` by which name it knows this node"
+    target = f"{SET_TARGET}, then " if wanted == DRY_RUN else ""
+    return f"{target}systemctl enable --now gpuguard-actuator.socket, and as root or a member of its group ask again"
 
 
 # --- the drill --------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Exit codes  0 all is well, 1 something needs attention, 2 nothing could be read,
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from gpuguard.model.health import Drain, SubjectView
     from gpuguard.model.story import OwedAction
     from gpuguard.ports import Actuator, Clock, NodeReport
+    from gpuguard.runtime.assembly import Parts
     from gpuguard.runtime.known import Known
 
 EXAMPLE = "gpuguard status --live"
@@ -22,6 +24,7 @@ EXAMPLE = "gpuguard status --live"
 LEVELS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 # Answers of the target that are shown.
 ANSWERS_SHOWN = 3
+DRY_RUN = "dry_run"
 UNUSED, UNWATCHED = "this agent does not read it", "no agent runs"
 
 # Any: the answer is JSON, which mixes types.
@@ -53,14 +56,16 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
     from gpuguard.errors import StoreFailed
     from gpuguard.runtime.known import config_path, look_up, state_dir
 
+    site = _site(config_path(args))
     known = look_up(state_dir(args), clock)
     report = None
     if args.live:
-        report = target.read_state() if target is not None else _look(config_path(args))
+        report = target.read_state() if target is not None else _look(site)
     try:
         if known.health is None and known.snapshot is None and not known.alive:
-            raise StoreFailed(known.problem or f"nothing can be read in {known.state_dir}")
-        facts = _facts(known, report)
+            problem = known.problem or f"nothing can be read in {known.state_dir}"
+            raise StoreFailed("\n".join([problem, *(f"the agent does not start with {m}" for m in site.mistakes)]))
+        facts = _facts(known, report, site)
     finally:
         known.close()
     if args.json:
@@ -74,23 +79,51 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
     return 1 if facts["attention"] else 0
 
 
-def _look(config: "Path | None") -> "NodeReport":
-    """What the scheduler says; a configuration that cannot be read is a reason for no answer, not for no status."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Site:
+    """The configuration as it stands now, or what is wrong with it; neither where this user may not read it."""
+
+    parts: "Parts | None" = None
+    mistakes: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> str | None:
+        """Where the actuator writes; None when that is not known."""
+        return None if self.parts is None else str(self.parts.config.settings("actuator").target)
+
+
+def _site(config: "Path | None") -> _Site:
+    """What the agent would start with; a wrong configuration is something to tell, and no reason for no status."""
+    import os
+
     from gpuguard.errors import ConfigInvalid
-    from gpuguard.ports import NodeReport
     from gpuguard.runtime.assembly import assemble
+    from gpuguard.runtime.config import DEFAULT_PATH
+
+    path = config or DEFAULT_PATH
+    if os.path.exists(path) and not os.access(path, os.R_OK):
+        return _Site()
+    try:
+        return _Site(parts=assemble(config))
+    except ConfigInvalid as error:
+        return _Site(mistakes=error.mistakes)
+
+
+def _look(site: _Site) -> "NodeReport":
+    """What the scheduler says; a configuration that is wrong is a reason for no answer."""
+    from gpuguard.ports import NodeReport
     from gpuguard.runtime.offline import look
 
-    try:
-        return look(assemble(config, with_sources=False))
-    except ConfigInvalid as error:
-        return NodeReport(target="scheduler", node="", error=f"the configuration is not valid: {error}")
+    if site.parts is None:
+        why = "; ".join(site.mistakes) or "this user may not read it"
+        return NodeReport(target="scheduler", node="", error=f"the configuration does not tell which it is: {why}")
+    return look(site.parts)
 
 
 # --- the facts --------------------------------------------------------------------------------------------------------
 
 
-def _facts(known: "Known", report: "NodeReport | None") -> Facts:
+def _facts(known: "Known", report: "NodeReport | None", site: _Site) -> Facts:
     import msgspec
 
     from gpuguard.runtime.person import owner_of
@@ -104,9 +137,10 @@ def _facts(known: "Known", report: "NodeReport | None") -> Facts:
             "runs": known.alive, "hangs": known.hangs, "pid": known.pid, "since": known.started,
             "last_sign_of_life_s": None if known.age is None else round(known.age, 1),
             "version": shell.version if shell else None, "mode": shell.mode if shell else None,
-            "policy": shell.policy if shell else None, "state_dir": str(known.state_dir),
+            "policy": shell.policy if shell else None, "target": site.target, "state_dir": str(known.state_dir),
         },
-        "node": {"level": LEVELS[snapshot.level], "line": snapshot.line} if snapshot is not None else None,
+        "configuration": {"mistakes": list(site.mistakes)},
+        "node": _node(known),
         "sources": _sources(known),
         "actuator": {
             "ok": shell.actuator_ok if shell else None,
@@ -118,10 +152,25 @@ def _facts(known: "Known", report: "NodeReport | None") -> Facts:
         "drain": _drain(drain),
         "owed": [_owed(owed) for owed in known.actions if owed.state == "owed"],
         "subjects": [_subject(view) for view in _views(known) if view.state != "healthy"],
-        "problem": known.problem,
+        "problem": known.problem, "private": known.private,
     }  # fmt: skip
     facts["attention"] = list(_attention(facts))
     return facts
+
+
+def _node(known: "Known") -> Facts | None:
+    """The verdict on the node; `changed` says that the memory was written after the agent's last word.
+
+    A person's word while no agent runs is in the memory alone, and the memory is then what counts.
+    """
+    from gpuguard.health.snapshot import take
+
+    said = known.snapshot
+    if said is None:
+        return None
+    now = take(known.health, said.shell, known.now) if known.health is not None and not known.alive else said
+    changed = (now.level, now.line) != (said.level, said.line)
+    return {"level": LEVELS[now.level], "line": now.line, "changed": changed}
 
 
 def _sources(known: "Known") -> list[Facts]:
@@ -199,15 +248,19 @@ def _attention(facts: Facts) -> Iterator[str]:
     """What a person should look at, each with the next step."""
     from gpuguard.runtime.words import tries
 
-    agent = facts["agent"]
+    agent, mistakes = facts["agent"], facts["configuration"]["mistakes"]
     if not agent["runs"]:
-        yield "no agent runs: nobody watches this node; `systemctl start gpuguard-agent` starts it"
+        first = "mend the configuration (below), then " if mistakes else ""
+        yield f"no agent runs: nobody watches this node; {first}`systemctl start gpuguard-agent` starts it"
     elif agent["hangs"]:
         yield (
             f"the agent gave no sign of life for {agent['last_sign_of_life_s']:.0f} s; `journalctl -u gpuguard-agent` "
             "tells more, `systemctl restart gpuguard-agent` is safe at any time"
         )
-    if facts["problem"]:
+    yield from mistakes
+    if mistakes and agent["runs"]:
+        yield "the agent goes on with the configuration it was started with; with this one it would not start again"
+    if facts["problem"] and not facts["private"]:
         yield f"the memory cannot be read: {facts['problem']}"
     if agent["runs"]:
         for source in facts["sources"]:
@@ -227,6 +280,8 @@ def _attention_to_drain(facts: Facts) -> Iterator[str]:
         yield f"the drain {drain['token']} is {drain['state']}; `gpuguard why {drain['token']}` tells its story"
     if scheduler is None:
         return
+    if scheduler["holder"] == "unknown" and scheduler["target"] == DRY_RUN:
+        return  # there is nobody to ask, as the site has it
     if scheduler["holder"] == "unknown":
         yield "the scheduler could not be asked; see above why, and who holds the drain there is not known"
     elif scheduler["holder"] == "orphan":
@@ -254,6 +309,8 @@ def _lines(facts: Facts, known: "Known") -> Iterator[str]:
         yield from row("", _mode(facts["agent"]))
     if facts["node"] is not None:
         said = "" if known.alive else f" (said {span(known.age or 0.0)} ago)"
+        if facts["node"]["changed"]:
+            said = f" (by the memory, which was written after the agent's last word {span(known.age or 0.0)} ago)"
         yield from row("node", f"{facts['node']['level']}: {facts['node']['line']}{said}")
     for number, source in enumerate(facts["sources"]):
         yield from row("" if number else "sources", _source(source))
@@ -262,6 +319,8 @@ def _lines(facts: Facts, known: "Known") -> Iterator[str]:
         yield from row("" if number else "actuator", told)
     if facts["scheduler"] is not None:
         yield from row("scheduler", f"{facts['scheduler']['target']}: {facts['scheduler']['words']}")
+    if facts["private"]:
+        yield from row("memory", "not for this user but for its owner and group, so this is what the agent published")
     if facts["drain"] is not None:
         yield from row("drain", _drain_words(facts["drain"]))
     else:
@@ -296,6 +355,10 @@ def _agent(agent: Mapping[str, Any]) -> str:  # Any: JSON mixes types
 
 def _mode(agent: Mapping[str, Any]) -> str:  # Any: JSON mixes types
     acts = "drains by itself" if agent["mode"] == "drain" else "observe-only, writes nothing outside"
+    if agent["mode"] == "drain" and agent["target"] == DRY_RUN:
+        acts = 'writes nothing outside until [actuator] target is "slurm"'
+    elif agent["policy"] == "observe":
+        acts = "writes nothing outside under the policy observe"
     return f"version {agent['version']}, mode {agent['mode']} ({acts}), policy {agent['policy']}"
 
 

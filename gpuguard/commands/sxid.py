@@ -6,7 +6,7 @@ Exit codes  0 known, 1 unknown code, 64 usage error
 
 import sys
 import tomllib
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from gpuguard.detectors._explain import Table, complete, explained, listed
 from gpuguard.errors import ConfigInvalid
@@ -21,8 +21,10 @@ USAGE_ERROR = 64
 
 def arguments(parser: ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("question", choices=("explain", "list"), help="explain one code, or list all")
-    parser.add_argument("code", nargs="?", type=int, metavar="N", help="the SXid's number")
+    parser.add_argument(
+        "question", choices=("explain", "list"), metavar="explain|list", help="explain one code, or list all"
+    )
+    parser.add_argument("code", nargs="?", type=_code, metavar="N", help="the SXid's number")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -48,6 +50,12 @@ def run(args: Namespace) -> int:
     else:
         sys.stdout.write(explained("sxid", args.code, table, known=known, words=words))
     return 0 if known else 1
+
+
+def _code(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ArgumentTypeError(f"{text!r} is no code; a code is a whole number, as in `{EXAMPLE}`")
+    return int(text)
 
 
 def _list(text: str, as_json: bool) -> int:

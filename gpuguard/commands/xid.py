@@ -6,7 +6,7 @@ Exit codes  0 known, 1 unknown code or registers that match no rule, 64 usage er
 
 import sys
 import tomllib
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING
 
 from gpuguard.detectors._explain import Table, complete, explained, listed
@@ -26,8 +26,10 @@ USAGE_ERROR = 64
 
 def arguments(parser: ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("question", choices=("explain", "list"), help="explain one code, or list all")
-    parser.add_argument("code", nargs="?", type=int, metavar="N", help="the Xid's number")
+    parser.add_argument(
+        "question", choices=("explain", "list"), metavar="explain|list", help="explain one code, or list all"
+    )
+    parser.add_argument("code", nargs="?", type=_code, metavar="N", help="the Xid's number")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--registers", nargs="+", type=_register, metavar="0x..", help="Xid 144 to 150: the registers in the line"
@@ -68,6 +70,12 @@ def run(args: Namespace) -> int:
         if args.registers:
             sys.stdout.write("\n" + _told(rules))
     return 0 if known and (rules or not args.registers) else 1
+
+
+def _code(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ArgumentTypeError(f"{text!r} is no code; a code is a whole number, as in `{EXAMPLE}`")
+    return int(text)
 
 
 def _list(as_json: bool) -> int:

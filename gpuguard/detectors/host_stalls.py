@@ -36,7 +36,7 @@ class Settings:
 
     # Beginnings of task names that wait for the driver's lock when they hang.
     driver_tasks: tuple[str, ...] = ("nvidia", "Nvml", "nv-", "nvc:", "dcgm", "nvidia-smi", "nv_queue", "irq/")
-    quiet_after: Seconds = Seconds(3600.0)
+    quiet_after: Seconds = Seconds(3600.0)  # forgotten after this long without another
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):

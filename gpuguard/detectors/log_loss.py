@@ -23,7 +23,7 @@ from gpuguard.ports import Rules
 class Settings:
     """How long a hole in the record is remembered."""
 
-    quiet_after: Seconds = Seconds(3600.0)
+    quiet_after: Seconds = Seconds(3600.0)  # forgotten after this long without another
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ DRIVER = "nvidia"
 class Settings:
     """How long a PCIe error is remembered."""
 
-    quiet_after: Seconds = Seconds(3600.0)
+    quiet_after: Seconds = Seconds(3600.0)  # forgotten after this long without another
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):

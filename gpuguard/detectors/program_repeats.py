@@ -28,12 +28,13 @@ MEETINGS_KEPT = 64
 class Settings:
     """When repeats accuse the hardware."""
 
+    # Xids that a program can cause; one program's many count once.
     codes: tuple[int, ...] = (8, 11, 13, 25, 31, 32, 43, 45, 68, 69, 109, 137)
     # Xid 13 on the same GPC and TPC, over this many processes.
     processes_per_tpc: int = 3
     # Any of the codes on the same GPU. A shared node sees a few broken programs a day, so this one is less eager.
     processes_per_gpu: int = 5
-    within: Seconds = Seconds(86400.0)
+    within: Seconds = Seconds(86400.0)  # all of it in this time
 
     def __post_init__(self) -> None:
         if self.processes_per_tpc < 2 or self.processes_per_gpu < 2:

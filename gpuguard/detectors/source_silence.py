@@ -21,7 +21,7 @@ from gpuguard.ports import Rules
 class Settings:
     """Which sources the node cannot do without."""
 
-    # A second witness that is absent costs certainty, not sight.
+    # Without these the node is unknown; a second witness that is absent costs certainty, not sight.
     needed: tuple[str, ...] = ("kmsg", "store")
 
 

@@ -34,8 +34,9 @@ from gpuguard.model.units import Seconds
 class Settings:
     """How eager gpuguard is; `[policy]` in the configuration."""
 
+    # default: what the fault catalogue says; strict: any Xid takes its GPU out; observe: nothing is done outside.
     name: PolicyName = "default"
-    mode: Literal["observe", "drain"] = "observe"
+    mode: Literal["observe", "drain"] = "observe"  # drain: what is decided is done, by the target of [actuator]
     # A line read more than this after it was printed is old news: it needs a witness that is no log.
     fresh_for: Seconds = Seconds(3600.0)
     # How long a subject that was unfit must be clean before it counts as healthy.

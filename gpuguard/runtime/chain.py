@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuguard.health.machine import remedy_rank
+from gpuguard.incident.join import explained_by
+from gpuguard.incident.ranks import rank
 from gpuguard.model.health import Drain, Standing, SubjectHealth
 from gpuguard.model.ids import NODE, EventId, TokenId
 from gpuguard.model.story import StoryEntry
@@ -16,7 +18,7 @@ from gpuguard.model.tables import lookup_text
 from gpuguard.ports import StoreReader
 from gpuguard.runtime.assets import read_text
 from gpuguard.runtime.known import Known, find_subject
-from gpuguard.runtime.words import named
+from gpuguard.runtime.words import listed, named
 
 STORY_SEARCHED = 100_000
 
@@ -59,6 +61,28 @@ def of_subject(known: Known, reader: StoreReader, asked: SubjectHealth) -> Facts
         facts["story"] = [_told(entry) for entry in _about(reader, drain.token) if entry.kind == "operator"]
     facts["next"] = list(_next(facts))
     return facts
+
+
+def acknowledgements(subject: SubjectHealth, standing: Iterable[Standing]) -> Iterator[str]:
+    """What a person types to clear these findings of a subject: one command an incident, of its strongest code.
+
+    That one clears its lesser lines too. What another source saw by itself it does not: such a code is named beside it.
+    """
+    left = sorted(standing, key=lambda s: rank(s.finding), reverse=True)
+    whom = f" --gpu {subject.pci}" if subject.pci else ""
+    while left:
+        root = left[0]
+        covered = {root.finding.code, *explained_by(root, left)}
+        others = [s for s in left if s.incident == root.incident and s.finding.code not in covered]
+        left = [s for s in left if s.incident != root.incident]
+        also = "".join(f", and the same for {s.finding.code}, which {listed(s.sources)} saw by itself" for s in others)
+        yield f"`gpuguard ack {root.finding.code}{whom} --by YOU --reason TEXT`{also}"
+
+
+def _for_a_person(standing: Standing) -> bool:
+    """Whether it stands against its subject, and a person's word would end it."""
+    finding = standing.finding
+    return finding.severity != "info" and standing.secondary_to is None and "ack" in finding.clears
 
 
 def _speaks(subject: SubjectHealth) -> bool:
@@ -137,6 +161,7 @@ def _subject(known: Known, reader: StoreReader, subject: SubjectHealth) -> Facts
             }
             for incident in health.incidents.values() if incident.id in incidents
         ],
+        "acks": list(acknowledgements(subject, filter(_for_a_person, subject.standing))),
         "applied": [{"code": a.code, "remedy": a.remedy, "at": a.at.utc} for a in subject.applied],
     }  # fmt: skip
 
@@ -202,10 +227,8 @@ def _next(facts: Facts) -> Iterator[str]:
             drain["state"], "gpuguard gives the node back by itself once it saw that and probation is over"
         )
     for subject in facts["subjects"]:
-        for finding in subject["findings"]:
-            if finding["severity"] != "info" and finding["secondary_to"] is None and "ack" in finding["clears"]:
-                whom = f" --gpu {subject['pci']}" if subject["pci"] else ""
-                yield f"or, if you know better: `gpuguard ack {finding['code']}{whom} --by YOU --reason TEXT`"
+        for ack in subject["acks"]:
+            yield f"or, if you know better: {ack}"
     if drain is None:
         return
     if drain["dry_run"]:

@@ -37,7 +37,8 @@ class Known:
 
     `snapshot` is what an agent last published, `age` how long ago it gave a sign of life (seconds), `started` when the
     running agent took its lock (seconds since 1970). `health`, `actions` and `cursors` are from the memory on disk;
-    without a `reader`, `problem` tells why there are none.
+    without a `reader`, `problem` tells why there are none; it is `private` when this user is the reason, who may not
+    read them.
     """
 
     state_dir: Path
@@ -52,6 +53,7 @@ class Known:
     cursors: Mapping[str, Cursor]
     reader: SqliteReader | None
     problem: str | None
+    private: bool = False
 
     @property
     def hangs(self) -> bool:
@@ -123,6 +125,7 @@ def look_up(folder: Path, clock: Clock) -> Known:
         state_dir=folder, now=now, alive=alive, pid=holder_of(folder) if alive else None,
         started=_changed_at(folder / LOCK_NAME) if alive else None, snapshot=snapshot, age=age, health=health,
         actions=actions, cursors=cursors, reader=reader, problem=problem,
+        private=problem is not None and _may_not_read(folder / DATABASE_NAME),
     )  # fmt: skip
 
 
@@ -135,6 +138,13 @@ def _snapshot(folder: Path) -> tuple[Snapshot | None, float | None]:
         return msgspec.convert(raw, Snapshot), age
     except msgspec.ValidationError:
         return None, age
+
+
+def _may_not_read(path: Path) -> bool:
+    try:
+        return path.exists() and not os.access(path, os.R_OK)
+    except PermissionError:  # not even the folder may be looked into
+        return True
 
 
 def _changed_at(path: Path) -> float | None:

@@ -33,12 +33,12 @@ URGENT_RETRY = 5.0
 class Settings:
     """How often the loop does what no event asks for; `[loop]` in the configuration."""
 
-    tick: Seconds = Seconds(30.0)
+    tick: Seconds = Seconds(30.0)  # how often time alone is looked at: quiet, probation, signs of life
     # Counts alone are written this late at most.
     write_within: Seconds = Seconds(5.0)
-    retry_first: Seconds = Seconds(1.0)
-    retry_longest: Seconds = Seconds(300.0)
-    # With the longest wait this is about a day of a scheduler that does not answer.
+    retry_first: Seconds = Seconds(1.0)  # before an action that got no answer is sent again; longer each time
+    retry_longest: Seconds = Seconds(300.0)  # it grows no longer than this
+    # Then an action is given up; with the longest wait this is about a day of a scheduler that does not answer.
     tries: int = 300
 
     def __post_init__(self) -> None:

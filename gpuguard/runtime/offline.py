@@ -68,11 +68,13 @@ def target_of(parts: Parts) -> Actuator:
 def look(parts: Parts) -> NodeReport:
     """What the scheduler says of this node now, whatever the mode: asking changes nothing.
 
-    gpuguard-actuator is asked; where it gives no answer and its target is known, that one is asked directly.
+    gpuguard-actuator is asked; where it gives no answer, its target is asked directly.
     """
     report = delegate.build(parts.config.settings("actuators.delegate")).read_state()
-    if report.error is None or _target_name(parts) != slurm.Slurm.name:
+    if report.error is None:
         return report
+    if _target_name(parts) != slurm.Slurm.name:
+        return dry_run.build(dry_run.Settings()).read_state()
     try:
         direct = slurm.build(parts.config.settings("actuators.slurm")).read_state()
     except ConfigInvalid as error:

@@ -7,12 +7,14 @@ holds who said what and why, and the action that follows has its outcome in the 
 import getpass
 import os
 import time
+from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuguard.actuators import dry_run
 from gpuguard.custody.token import parse_reason
-from gpuguard.errors import ActionRefused
+from gpuguard.errors import ActionRefused, UsageError
 from gpuguard.model.actions import Verb
 from gpuguard.model.health import Drain
 from gpuguard.model.ids import EventId, SubjectId, TokenId
@@ -37,6 +39,19 @@ def name_of_caller() -> str:
         return os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):
         return f"uid-{os.geteuid()}"
+
+
+def must_say_something(args: Namespace) -> None:
+    """The name and the reason that were given are words: the history keeps them for ever.
+
+    Raises  UsageError
+    """
+    for option, example in (("by", "mia"), ("reason", "'board replaced'")):
+        text = getattr(args, option)
+        if text is not None and not text.strip():
+            raise UsageError(
+                f"--{option} must say something, as the history keeps it for ever; try --{option} {example}"
+            )
 
 
 def speak(folder: Path, parts: Parts, word: Word, *, alive: bool, clock: Clock, target: Actuator | None) -> Answer:
@@ -121,6 +136,8 @@ class Ownership:
 
 def owner_of(report: NodeReport, drain: Drain | None, actions: Sequence[OwedAction]) -> Ownership:
     """Who holds the node, in one word and in a sentence."""
+    if report.error is not None and report.target == dry_run.DryRun.name:
+        return Ownership(holder="unknown", token=None, words="none is asked, as the target is a dry run")
     if report.error is not None:
         return Ownership(holder="unknown", token=None, words=f"not known: {report.error}")
     token = parse_reason(report.reason) if report.drained else None

@@ -18,7 +18,7 @@ from types import TracebackType
 
 from gpuguard.errors import ReadFailed
 from gpuguard.model.ids import PciAddress
-from gpuguard.model.story import StoryEntry
+from gpuguard.model.story import DetailScalar, StoryEntry
 from gpuguard.runtime import cache
 from gpuguard.runtime.assets import asset
 from gpuguard.store.reader import DATABASE_NAME, open_reader
@@ -140,12 +140,18 @@ class Rehearsal:
         finally:
             reader.close()
 
-    def wait_for(self, kind: str, *, after: int, within: float, text: str = "") -> StoryEntry | None:
-        """The first entry of this kind behind the first `after` ones that contains the text; None when none came."""
+    def wait_for(
+        self, kind: str, *, after: int, within: float, text: str = "", **detail: DetailScalar
+    ) -> StoryEntry | None:
+        """The first entry of this kind behind the first `after` ones that fits; None when none came.
+
+        Shape   it contains the text, and its `subject` and details are those named
+        """
         ends = time.monotonic() + within
         while True:
             for entry in self.story()[after:]:
-                if entry.kind == kind and text in entry.text:
+                facts = {"subject": entry.subject, **entry.detail}
+                if entry.kind == kind and text in entry.text and detail.items() <= facts.items():
                     return entry
             if time.monotonic() > ends or not self.runs():
                 return None

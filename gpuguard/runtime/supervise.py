@@ -34,14 +34,16 @@ from gpuguard.ports import Actuator, Clock, Source
 class Settings:
     """How patient supervision is. Units: seconds."""
 
-    first_wait: Seconds = Seconds(0.5)
-    longest_wait: Seconds = Seconds(60.0)
+    first_wait: Seconds = Seconds(0.5)  # before a source that failed is started again; doubled each time
+    longest_wait: Seconds = Seconds(60.0)  # the doubling ends here
     quiet: Seconds = Seconds(60.0)  # a run of this length forgives earlier failures; a loss is forgotten after it
-    absent_wait: Seconds = Seconds(300.0)  # a driver or a device may be loaded later
-    silent_after: Seconds = Seconds(180.0)  # three missed signs of life
-    start_within: Seconds = Seconds(15.0)  # a ring of 32 MiB is read in 2 s
-    flapping: int = 3
-    flapping_within: Seconds = Seconds(300.0)
+    absent_wait: Seconds = Seconds(300.0)  # what is not there is looked for again: a driver may be loaded later
+    silent_after: Seconds = Seconds(
+        180.0
+    )  # without a word for so long a source counts as hung: three missed signs of life
+    start_within: Seconds = Seconds(15.0)  # a source must have read what was there by then: a ring of 32 MiB takes 2 s
+    flapping: int = 3  # a source that failed this often lately is degraded, though it runs again
+    flapping_within: Seconds = Seconds(300.0)  # what lately means
 
     def __post_init__(self) -> None:
         """Raises ValueError for a wait that could spin."""

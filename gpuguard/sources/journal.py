@@ -48,13 +48,14 @@ class Settings:
     be read at all. `window` is how far from the report the same line may stand; a computed time gets `loose_window`.
     """
 
-    mode: Literal["witness", "follow"] = "witness"
-    journalctl: str = "journalctl"
-    deadline: Seconds = Seconds(3.0)
-    again_after: Seconds = Seconds(0.25)  # journald reads the same ring, a little later than we do
+    mode: Literal["witness", "follow"] = "witness"  # witness: asked about single lines; follow: reads all of it
+    journalctl: str = "journalctl"  # the program
+    deadline: Seconds = Seconds(3.0)  # for one question to it
+    # A line not found is asked for again after this: journald reads the same ring, a little later than we do.
+    again_after: Seconds = Seconds(0.25)
     window: Seconds = Seconds(60.0)
     loose_window: Seconds = Seconds(900.0)
-    sign_of_life: Seconds = Seconds(60.0)
+    sign_of_life: Seconds = Seconds(60.0)  # a quiet journal is told to be alive this often
     trust_user_records: bool = False  # for drills, as in [sources.kmsg]
 
     def __post_init__(self) -> None:

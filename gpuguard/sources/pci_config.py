@@ -43,8 +43,8 @@ _UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{1
 class Settings:
     """What a site may tune. Units: seconds."""
 
-    every: Seconds = Seconds(60.0)
-    deadline: Seconds = Seconds(1.0)  # a read takes microseconds; one that wakes a sleeping device up to 100 ms
+    every: Seconds = Seconds(60.0)  # each GPU is looked at this often, and at once when a log accuses one
+    deadline: Seconds = Seconds(1.0)  # for one read: it takes microseconds, or up to 100 ms where it wakes a device
 
     def __post_init__(self) -> None:
         """Raises ValueError for values that could spin."""

@@ -3,9 +3,12 @@
 import json
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpuguard.commands import selftest
+from gpuguard.runtime.rehearsal import Rehearsal
 
 
 def test_every_link_of_the_chain_works() -> None:
@@ -14,6 +17,22 @@ def test_every_link_of_the_chain_works() -> None:
         "rehearsal", "event and verdict", "owed action", "outcome", "metrics", "why",
     ]  # fmt: skip
     assert all(line.result == "OK" and line.seconds is not None for line in lines), lines
+
+
+class BusFirst(Rehearsal):
+    """The bus tells of the loss before the kernel's log does."""
+
+    def say(self, records: Sequence[str]) -> None:
+        """The records stand in the log once the other witness was heard."""
+        assert self.wait_for("verdict", after=0, within=20.0, finding="gpu_silent", state="watched") is not None
+        super().say(records)
+
+
+def test_whichever_witness_speaks_first_the_chain_is_whole(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="gg-", dir="/tmp") as folder, BusFirst("h100x8", Path(folder)) as rehearsal:
+        lines = list(selftest._chain(rehearsal, selftest._Watch()))
+    assert [line.result for line in lines] == ["OK"] * 5, lines
+    assert "watched -> unfit" in lines[0].message
 
 
 def test_the_exit_code_is_that_of_the_worst_line(tmp_path: Path) -> None:

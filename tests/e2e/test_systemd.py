@@ -104,6 +104,31 @@ def _restarted(box: systemd.Machine, old: int) -> None:
     )
 
 
+def test_nothing_outlives_the_machine(tmp_path: Path) -> None:
+    why = systemd.missing()
+    require("systemd", not why, why)
+    laid = [
+        Path("/usr/lib/sysusers.d/gpuguard-passing.conf"),
+        Path("/opt/gpuguard-passing"),
+        Path("/etc/gpuguard-passing"),
+    ]
+    with systemd.machine(tmp_path / "machine") as box:
+        box.lay(str(laid[0]), "u gpuguard-passing - - / /usr/sbin/nologin\n")
+        for path in laid[1:]:
+            box.lay(str(path), "made for one small machine\n")
+        box.boot()
+        assert box.run("id", "gpuguard-passing").returncode == 0, box.console()
+        assert box.run("cat", *map(str, laid)).returncode == 0
+    assert [path for path in laid if path.exists()] == []
+    assert subprocess.run(["id", "gpuguard-passing"], capture_output=True, check=False).returncode != 0
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+
+
+def test_a_file_that_would_stay_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="would outlive the machine"):
+        systemd.Machine(tmp_path / "machine").lay("/usr/lib/gpuguard.conf", "")
+
+
 def test_verify_is_silent(machine: systemd.Machine) -> None:
     done = machine.run(
         "systemd-analyze", "verify", *(f"/etc/systemd/system/{unit}" for unit in (AGENT, ACTUATOR, SOCKET))
@@ -141,6 +166,16 @@ def test_metrics_answer_on_loopback(agent: systemd.Machine) -> None:
         "from urllib.request import urlopen; print(urlopen('http://127.0.0.1:9818/metrics').read().decode())",
     ).stdout
     assert re.search(r'^gpuguard_source_up\{source="kmsg"\} 1', text, flags=re.MULTILINE), text
+
+
+def test_another_user_may_ask_and_may_not_hold_its_locks(agent: systemd.Machine) -> None:
+    asked = agent.run("runuser", "-u", "nobody", "--", "/usr/bin/gpuguard", "check", "--json")
+    assert json.loads(asked.stdout)["from"] == "cache", asked.stdout + asked.stderr
+    closed = ("agent.lock", "ballast", "gpuguard.db", "gpuguard.db-wal", "gpuguard.db-shm")
+    for name in closed:
+        opened = agent.run("runuser", "-u", "nobody", "--", "cat", f"/var/lib/gpuguard/{name}")
+        assert "Permission denied" in opened.stderr, name
+    assert agent.run("stat", "-c", "%a", "/var/lib/gpuguard/snapshot.json").stdout == "644\n"
 
 
 def test_a_hung_agent_is_restarted_by_the_watchdog(agent: systemd.Machine) -> None:

@@ -141,12 +141,13 @@ class Chain:
 STEPS = """\
 A small Slurm, the agent and the actuator run on this machine, set to act on node1. In another terminal, as root:
 
-  export SLURM_CONF={conf} GG="{gpuguard}" DIR="--state-dir {state}"
+  export SLURM_CONF={conf} GG="{gpuguard}" DIR="--config {config} --state-dir {state}"
   scontrol show node node1 | grep -E 'State|Reason'
   echo 'NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus.' > /dev/kmsg
   scontrol show node node1 | grep -E 'State|Reason'     # drained, with our reason
   $GG why $DIR                                          # back to the line
   $GG check $DIR; echo "exit $?"
+  $GG status --live $DIR                                # who holds the node, as Slurm tells it
   $GG ack xid79 --by me --reason drill $DIR             # a person clears it: the node comes back
   $GG history $DIR
 
@@ -170,7 +171,8 @@ def main() -> int:
             chain = Chain(folder, cluster)
             with chain.running():
                 program = Path(sys.executable).with_name("gpuguard")
-                print(STEPS.format(conf=cluster.conf, gpuguard=program, state=chain.state), flush=True)
+                steps = STEPS.format(conf=cluster.conf, gpuguard=program, config=chain.config, state=chain.state)
+                print(steps, flush=True)
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.signal(signal.SIGTERM, signal.default_int_handler)
                     signal.pause()

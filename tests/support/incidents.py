@@ -47,7 +47,9 @@ REMAP = "NVRM: Xid (PCI:0000:a4:00): 64, pid='<unknown>', name=<unknown>, Row Re
 
 def config_text(mode: Mode, extra: str = "") -> str:
     """A site's file for this mode, with nothing of the machine that the test runs on."""
-    return f'[policy]\nmode = "{mode}"\n\n[actuators.delegate]\nsocket = "/nonexistent/gpuguard.sock"\n{extra}'
+    target = '[actuator]\ntarget = "slurm"\n\n' if mode == "drain" else ""
+    hand = '[actuators.delegate]\nsocket = "/nonexistent/gpuguard.sock"\n'
+    return f'[policy]\nmode = "{mode}"\n\n{target}{hand}{extra}'
 
 
 _PARTS: dict[Mode, Parts] = {}

@@ -1,8 +1,8 @@
 """A real systemd as PID 1 of a small machine of its own, made of namespaces over this machine's files.
 
 The machine sees this root file system through overlays, so that users, units and state it makes vanish with it:
-`/etc`, `/var`, `/usr/bin` and `/opt` are layers over ours, `/run`, `/tmp` and the network are its own, and its control
-group is a leaf of ours. Nothing outlives `Machine.stop`.
+LAYERS are layers over our folders, `/run`, `/tmp` and the network are its own, and its control group is a leaf of
+ours. Nothing outlives `Machine.stop`.
 """
 
 import os
@@ -26,13 +26,16 @@ UNITS = (
     "systemd-journald.socket systemd-journald-dev-log.socket systemd-journald.service dbus.socket dbus.service"
 )
 
+# Where a file may be laid: a layer over this machine's folder, gone with the small machine.
+LAYERS = ("etc", "var", "usr/bin", "usr/lib/sysusers.d", "opt")
+
 # Run by sh in the new namespaces. $1: the machine's folder. Layers come first, the kernel's own file systems last.
 _BOOT = r"""
 set -eu
 box=$1
 mount --make-rprivate /
 mount -t tmpfs -o mode=0755 layers "$box/layers"
-for place in etc var usr/bin opt; do
+for place in $GPUGUARD_BOX_LAYERS; do
     upper="$box/layers/upper/$place"; work="$box/layers/work/$place"
     mkdir -p "$upper" "$work"
     mount -t overlay overlay -o "lowerdir=/$place,upperdir=$upper,workdir=$work" "/$place"
@@ -121,7 +124,12 @@ class Machine:
         self.lay("/usr/bin/gpuguard-actuator", _PROGRAM.format(what="-m gpuguard.daemons.actuator"), mode=0o755)
 
     def lay(self, path: str, text: str, mode: int = 0o644) -> None:
-        """Puts a file into the machine that will boot."""
+        """Puts a file into the machine that will boot.
+
+        Raises  ValueError for a place that is no layer: the file would land on this machine, and stay
+        """
+        if not path.startswith(tuple(f"/{layer}/" for layer in LAYERS)):
+            raise ValueError(f"{path} would outlive the machine; layers are {', '.join(LAYERS)}")
         place = self.files / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
@@ -138,6 +146,7 @@ class Machine:
         self._group.mkdir()
         group = self._group
         environment = os.environ | {
+            "GPUGUARD_BOX_LAYERS": " ".join(LAYERS),
             "GPUGUARD_BOX_PYTHON": sys.base_prefix,
             "GPUGUARD_BOX_SITE": sysconfig.get_paths()["purelib"],
             "GPUGUARD_BOX_SOURCE": str(CHECKOUT),

@@ -41,10 +41,10 @@ class Settings:
     a node that just fell silent (each does for a moment after a resume) is looked at again before a wish is put off.
     """
 
-    scontrol: str = ""
-    slurm_conf: str = ""
+    scontrol: str = ""  # the program, where it is in none of the usual folders
+    slurm_conf: str = ""  # SLURM_CONF for scontrol, where slurm.conf is not where Slurm looks by itself
     node: str = ""
-    deadline: Seconds = Seconds(5.0)
+    deadline: Seconds = Seconds(5.0)  # for a wish with all its questions to slurmctld
     settle: Seconds = Seconds(2.0)  # 0.7 to 1.1 s on Slurm 22.05.8
 
     def __post_init__(self) -> None:

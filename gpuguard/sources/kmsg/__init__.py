@@ -44,12 +44,14 @@ class Settings:
     """
 
     trust_user_records: bool = False
-    sign_of_life: Seconds = Seconds(60.0)
-    events_per_batch: int = 256
-    records_per_cursor: int = 4096  # a cursor without events costs a commit; this often is enough in a flood
-    breather: Seconds = Seconds(0.002)  # after news of no interest: a flood wakes us 500 times a second, not 20,000
+    sign_of_life: Seconds = Seconds(60.0)  # a quiet log is told to be alive this often
+    events_per_batch: int = 256  # handed over together at most
+    records_per_cursor: int = 4096  # where no event comes the place is kept this often: each costs a commit
+    breather: Seconds = Seconds(
+        0.002
+    )  # rest after news of no interest: a flood wakes us 500 times a second, not 20,000
     fragment_wait: Seconds = Seconds(0.02)  # how long the rest of a split line may take
-    poll_file: Seconds = Seconds(0.1)  # a recorded machine's file only; the real ring wakes us
+    poll_file: Seconds = Seconds(0.1)  # how often a recorded machine's file is looked at; the real ring wakes us
 
     def __post_init__(self) -> None:
         """Raises ValueError for values that could spin or never report."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpuguard.cli import USAGE_ERROR, run
-from gpuguard.errors import ActionRefused, NotUnderstood, StoreFailed
+from gpuguard.errors import ActionRefused, NotUnderstood, StoreFailed, UsageError
 from gpuguard.store.reader import DATABASE_NAME, open_reader
 from tests.support.incidents import Machine, ask, lost_gpu
 
@@ -36,7 +36,7 @@ def test_the_running_agent_hears_it(node: Machine, capsys: Output) -> None:
     node.listen()
     assert ask(node, "ack", "xid79", "--gpu", "c1:00", *WHO) == 0
     text = capsys.readouterr().out
-    assert "GPU 0000:c1:00.0: unfit -> returning" in text
+    assert "GPU 0000:c1:00.0: unfit -> returning; cleared: xid79; with it xid45" in " ".join(text.split())
     assert "written down" in text
     assert kept(node) == ["xid79 (and with it xid45) acknowledged by mia: board reseated"]
     assert node.loop.health.subjects[next(s for s in node.loop.health.subjects if "c1" in s)].state == "returning"
@@ -69,8 +69,12 @@ def test_a_finding_that_does_not_stand_is_refused_with_those_that_do(node: Machi
 
 
 def test_a_name_and_a_reason_are_asked_for(node: Machine) -> None:
-    with pytest.raises(ActionRefused, match="must say something"):
+    with pytest.raises(UsageError, match="--by must say something"):
         ask(node, "ack", "xid79", "--by", " ", "--reason", "x")
+    with pytest.raises(UsageError, match="--reason must say something"):
+        ask(node, "ack", "xid79", "--by", "mia", "--reason", "")
+    assert UsageError.exit_code == USAGE_ERROR
+    assert kept(node) == []
     with pytest.raises(SystemExit) as end:
         run(["ack", "xid79", "--by", "mia"])
     assert end.value.code == USAGE_ERROR
@@ -83,6 +87,16 @@ def test_json_tells_what_follows(node: Machine, capsys: Output) -> None:
     assert (answer["done"], answer["finding"], answer["drain"]) == (True, "xid79", "standing")
     (subject,) = answer["subjects"]
     assert (subject["before"], subject["state"], subject["findings"]) == ("unfit", "returning", [])
+    assert subject["cleared"] == ["xid79", "xid45"]
+
+
+def test_what_another_source_saw_by_itself_still_stands(node: Machine, capsys: Output) -> None:
+    node.probed("0000:c1:00.0", answers=True)
+    node.probed("0000:c1:00.0", answers=False)
+    node.stop()
+    assert ask(node, "ack", "xid79", *WHO, target=node.scheduler) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "unfit -> unfit; cleared: xid79; with it xid45; still stands: gpu_silent" in text
 
 
 def test_a_damaged_memory_is_left_alone(node: Machine) -> None:

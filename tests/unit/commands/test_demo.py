@@ -15,6 +15,7 @@ def test_words_without_records_are_no_scene() -> None:
     assert list(scenes("# Nothing comes of it.\n")) == []
 
 
-def test_a_speed_of_zero_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["demo", "--speed", "0"]) == 2
+@pytest.mark.parametrize("speed", ["0", "nan", "inf"])
+def test_a_speed_that_is_none_is_a_usage_error(speed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["demo", "--speed", speed]) == cli.USAGE_ERROR
     assert "try 2" in capsys.readouterr().err

@@ -134,6 +134,22 @@ def test_a_path_that_cannot_be_read_is_told_and_the_others_are_read(
     assert "DRAIN" in captured.out
 
 
+def dated(folder: Path, name: str, day: int) -> str:
+    log = folder / name
+    log.write_text(f"2026-03-{day:02d}T10:00:00.000000+00:00 node7 kernel: {PROGRAM}\n" * 2)
+    return str(log)
+
+
+def test_files_in_the_wrong_order_are_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    oldest, middle, newest = (dated(tmp_path, f"kern.log.{3 - day}", day) for day in (1, 2, 3))
+    assert cli.run(["replay", newest, middle, oldest]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line.count("name the files oldest first") for line in told] == [1, 1]
+    assert f"{middle} begins at 2026-03-02T10:00:00Z, before {newest} ended at 2026-03-03T10:00:00Z" in told[0]
+    assert cli.run(["replay", oldest, middle, newest]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_what_a_process_wrote_is_believed_only_when_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "ring"
     log.write_text(f"12,100,5000000,-;{LOST}\n")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuguard.errors import ActionRefused, NotUnderstood
-from tests.support.incidents import LOST, Machine, ask, lost_gpu
+from gpuguard.errors import ActionRefused, UsageError
+from tests.support.incidents import LOST, REMAP, Machine, ask, lost_gpu
 
 Output = pytest.CaptureFixture[str]
 WHO = ("--by", "mia", "--reason", "mended")
@@ -122,8 +122,25 @@ def test_our_own_token_needs_no_adoption(node: Machine) -> None:
 
 
 def test_what_is_no_token_is_refused(node: Machine) -> None:
-    with pytest.raises(NotUnderstood, match="not a token"):
-        resume(node, "--adopt", "everything")
+    for token in ("everything", ""):
+        with pytest.raises(UsageError, match=r"--adopt: .*status --live"):
+            resume(node, "--adopt", token)
+
+
+@pytest.mark.parametrize("words", [("--by", " ", "--reason", "x"), ("--by", "mia", "--reason", "")])
+def test_a_name_and_a_reason_that_say_nothing_are_a_usage_error(node: Machine, words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="must say something"):
+        ask(node, "resume", *words, target=node.scheduler)
+
+
+def test_one_word_a_fault_is_asked_for(node: Machine) -> None:
+    node.line(REMAP)
+    node.line(REMAP.replace("64,", "95,").replace("Row Remapper: Error", "Uncontained ECC error"))
+    with pytest.raises(ActionRefused) as refused:
+        resume(node, "--yes")
+    assert str(refused.value).count("`gpuguard ack ") == 1
+    node.person("ack", code=str(refused.value).partition("`gpuguard ack ")[2].split()[0])
+    assert resume(node) == 0
 
 
 def test_without_an_answer_nothing_is_adopted(node: Machine) -> None:

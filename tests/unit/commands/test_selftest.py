@@ -1,18 +1,25 @@
 """What selftest finds on a node that lacks this or that, and that its drill can never drain."""
 
+import contextlib
 import dataclasses
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gpuguard.actuators.dry_run import DryRun
 from gpuguard.commands import selftest
 from gpuguard.kernel_log.reader import parse_text
 from gpuguard.model.ids import NODE
+from gpuguard.ports import Actuator
 from gpuguard.runtime.assembly import Parts, assemble
 from gpuguard.runtime.clock import ManualClock
 from gpuguard.runtime.known import Known, look_up
+from tests.support.incidents import Scheduler
 from tests.support.machines import machine
+from tests.support.serving import serving
 from tests.support.stories import told
 
 
@@ -44,6 +51,52 @@ def test_a_fresh_node_is_told_what_to_do_next(tmp_path: Path) -> None:
 def test_a_node_that_is_to_act_needs_its_actuator(tmp_path: Path) -> None:
     acting = parts(tmp_path, '[policy]\nmode = "drain"')
     assert results(list(selftest.node(acting, known(tmp_path), machine("h100x8"))))["actuator"] == "FAIL"
+
+
+SLURM = '[actuator]\ntarget = "slurm"'
+ACTS = '[policy]\nmode = "drain"'
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # A socket's path has 107 bytes at most, which pytest's own folders may exceed.
+    with tempfile.TemporaryDirectory(prefix="gg-", dir="/tmp") as name:
+        yield Path(name)
+
+
+def deaf() -> Scheduler:
+    scheduler = Scheduler()
+    scheduler.error = "slurmctld does not answer"
+    return scheduler
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "result", "step"),
+    [
+        ("", DryRun(), "OK", ""),
+        (ACTS, DryRun(), "WARN", 'set `[actuator] target = "slurm"`'),
+        (f"{ACTS}\n{SLURM}", DryRun(), "WARN", "still has its old configuration"),
+        (f"{ACTS}\n{SLURM}", deaf(), "FAIL", "`scontrol ping`"),
+        (SLURM, deaf(), "WARN", "`scontrol ping`"),
+        (f"{ACTS}\n{SLURM}", Scheduler(), "OK", ""),
+        (ACTS, None, "FAIL", 'set `[actuator] target = "slurm"`, then systemctl enable'),
+        (f"{ACTS}\n{SLURM}", None, "FAIL", "no drain can be written now: systemctl enable"),
+    ],
+)
+def test_the_actuators_next_step_fits_what_it_lacks(
+    text: str, target: Actuator | None, result: str, step: str, folder: Path
+) -> None:
+    asked = parts(folder, text)
+    with (
+        serving(folder / "no-actuator.sock", target, frozenset({os.geteuid()}))
+        if target is not None
+        else contextlib.nullcontext()
+    ):
+        lines = list(selftest.node(asked, known(folder), machine("h100x8")))
+    (line,) = (line for line in lines if line.name == "actuator")
+    assert line.result == result, line
+    assert step in line.next_step
+    assert bool(step) == bool(line.next_step)
 
 
 def test_a_clock_that_was_never_set_is_a_fault(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from gpuguard.cli import run
 from gpuguard.model.health import SourceView
 from gpuguard.store.reader import DATABASE_NAME
-from tests.support.incidents import LOST, Machine, ask, lost_gpu
+from tests.support.incidents import LOST, Machine, ask, config_text, lost_gpu
 
 Output = pytest.CaptureFixture[str]
 
@@ -118,6 +118,7 @@ def test_live_asks_who_holds_the_node(
 
 def test_a_scheduler_that_cannot_be_asked_is_told_and_the_rest_too(node: Machine, capsys: Output) -> None:
     node.publish()
+    node.config.write_text(config_text("drain", '[actuators.slurm]\nscontrol = "/bin/false"\n'))
     assert ask(node, "status", "--live") == 1
     text = capsys.readouterr().out
     assert "gpuguard-actuator cannot be reached" in " ".join(text.split())
@@ -126,10 +127,72 @@ def test_a_scheduler_that_cannot_be_asked_is_told_and_the_rest_too(node: Machine
 
 def test_a_wrong_configuration_hides_nothing_but_the_scheduler(node: Machine, capsys: Output) -> None:
     node.publish()
-    node.config.write_text("[policy]\nmodus = 'drain'\n")
+    node.config.write_text("[policy]\nmodus = 'drain'\n[agent]\nsources = ['kmsk']\n")
     answer = facts(node, capsys, 1, "--live")
     assert "modus" in str(answer["scheduler"])
-    assert answer["node"] == {"level": "OK", "line": "nothing stands against this node"}
+    assert answer["node"] == {"level": "OK", "line": "nothing stands against this node", "changed": False}
+    assert "would not start again" in str(answer["attention"])
+
+
+def test_an_agent_that_does_not_start_for_its_configuration_is_told_every_mistake(
+    node: Machine, capsys: Output
+) -> None:
+    node.publish()
+    node.stop()
+    node.config.write_text("[policy]\nmodus = 'drain'\nprobation = 'long'\n")
+    assert ask(node, "status") == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "[policy] modus: there is no such key; did you mean mode?" in text
+    assert '[policy] probation: "long" is not a number (seconds)' in text
+    assert "mend the configuration (below), then `systemctl start gpuguard-agent`" in text
+
+
+def test_the_mistakes_are_told_also_where_no_agent_ever_ran(tmp_path: Path, capsys: Output) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text("[policy]\nmodus = 'drain'\n")
+    assert run(["status", "--state-dir", str(tmp_path / "nowhere"), "--config", str(config)]) == 2
+    assert "the agent does not start with" in capsys.readouterr().err
+
+
+def test_a_configuration_that_this_user_may_not_read_is_no_mistake(
+    node: Machine, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.publish()
+    monkeypatch.setattr(os, "access", lambda path, _: path != node.config)
+    answer = facts(node, capsys, 0)
+    assert answer["configuration"] == {"mistakes": []}
+
+
+def test_a_user_who_may_not_read_the_memory_gets_what_the_agent_published(
+    node: Machine, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.publish()
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != DATABASE_NAME)
+    assert ask(node, "status") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "memory not for this user but for its owner and group, so this is what the agent published" in text
+    assert "OK: nothing stands against this node" in text
+
+
+def test_a_healthy_dry_run_needs_nobody(node: Machine, capsys: Output) -> None:
+    node.publish()
+    node.config.write_text(config_text("drain").replace("slurm", "dry_run"))
+    assert ask(node, "status", "--live") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert 'mode drain (writes nothing outside until [actuator] target is "slurm")' in text
+    assert "scheduler dry_run: none is asked, as the target is a dry run" in text
+
+
+def test_a_word_said_while_no_agent_ran_is_in_the_verdict(node: Machine, capsys: Output) -> None:
+    lost_gpu(node)
+    node.publish()
+    node.stop()
+    assert ask(node, "ack", "xid79", "--by", "mia", "--reason", "reseated", target=node.scheduler) == 0
+    capsys.readouterr()
+    assert ask(node, "status") == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert "node WARNING: c1:00.0 returning (on probation) (by the memory, which was written after" in text
+    assert "CRITICAL" not in text
 
 
 def test_a_damaged_memory_leaves_what_the_snapshot_says(node: Machine, capsys: Output) -> None:

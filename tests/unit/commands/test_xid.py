@@ -76,11 +76,24 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(line: str, capsys: pyte
     assert capsys.readouterr().err.startswith("gpuguard ")
 
 
-@pytest.mark.parametrize("line", ["xid explain seventy-nine", "xid", "xid tell 3", "xid explain 149 --registers blue"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "xid explain seventy-nine", "xid", "xid tell 3", "xid explain 149 --registers blue", "xid explain -1",
+        "sxid", "sxid explain -20034", "xid explain 7.5",
+    ],
+)  # fmt: skip
 def test_a_line_that_cannot_be_read_is_a_usage_error(line: str) -> None:
     with pytest.raises(SystemExit) as end:
         run(line.split())
     assert end.value.code == USAGE_ERROR
+
+
+@pytest.mark.parametrize("command", ["xid", "sxid"])
+def test_a_bare_command_says_what_can_be_asked(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run([command])
+    assert "explain|list" in capsys.readouterr().err
 
 
 def test_the_lists_hold_every_code_one_a_line(told: Told) -> None:

@@ -60,6 +60,25 @@ def test_the_next_step_fits_the_drain(node: Machine, flags: tuple[str, ...], wor
     assert "gpuguard ack xid79 --gpu 0000:c1:00.0" in steps[2]
 
 
+def test_one_word_an_incident_is_advised_and_no_more(node: Machine) -> None:
+    node.line(REMAP)
+    node.line(REMAP.replace("64,", "95,").replace("Row Remapper: Error", "Uncontained ECC error"))
+    steps = chain(node)["next"]
+    assert isinstance(steps, list)
+    assert [step for step in steps if "gpuguard ack" in step] == [
+        "or, if you know better: `gpuguard ack xid95 --gpu 0000:a4:00.0 --by YOU --reason TEXT`"
+    ]
+
+
+def test_what_another_source_saw_by_itself_is_named_beside_it(node: Machine) -> None:
+    lost_gpu(node)
+    node.probed("0000:c1:00.0", answers=True)
+    node.probed("0000:c1:00.0", answers=False)
+    (step,) = (step for step in chain(node)["next"] if "gpuguard ack" in step)  # type: ignore[attr-defined]  # a list
+    assert "`gpuguard ack xid79 --gpu 0000:c1:00.0 --by YOU --reason TEXT`" in step
+    assert step.endswith(", and the same for gpu_silent, which pci_config saw by itself")
+
+
 def test_probation_tells_how_it_ends(node: Machine) -> None:
     lost_gpu(node)
     node.person("ack", code="xid79")

@@ -141,7 +141,7 @@ def test_where_actions_go_follows_the_mode(tmp_path: Path, mode: str) -> None:
     machine = Machine(tmp_path, mode=mode)  # type: ignore[arg-type]  # pytest gives plain text
     machine.stop()
     target = offline.target_of(machine.parts)
-    expected = "dry_run" if mode == "observe" or os.geteuid() == 0 else "delegate"
+    expected = "dry_run" if mode == "observe" else "slurm" if os.geteuid() == 0 else "delegate"
     assert target.name == expected
 
 
