@@ -13,8 +13,11 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterator
-from io import BufferedReader
-from typing import TYPE_CHECKING, BinaryIO, cast
+from io import BufferedIOBase
+from typing import TYPE_CHECKING
+
+from gpuguard.errors import ReadFailed
+from gpuguard.runtime.printed_log import opened, printable, rfc3339
 
 if TYPE_CHECKING:
     from gpuguard.health.policy import Settings
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
 EXAMPLE = "gpuguard replay --policy strict /var/log/kern.log.1 /var/log/kern.log"
 
 WIDTH = 80
-GZIP_MAGIC = b"\x1f\x8b"
 # printk's stamps are not quite in order over CPUs, by far less than this; a boot takes longer to reach a driver.
 FALLS_BACK = 60.0
 # Sums of seconds since 1970 are exact to 0.2 us only, and a hold that is a hair short would be told of for ever.
@@ -159,8 +161,8 @@ class _Order:
             return
         if path != self._path and self._latest is not None and utc < self._latest - FALLS_BACK:
             sys.stderr.write(
-                f"gpuguard replay: {path} begins at {_rfc3339(utc, digits=0)}, before {self._latest_path} ended at "
-                f"{_rfc3339(self._latest, digits=0)}: what follows is out of order; name the files oldest first\n"
+                f"gpuguard replay: {path} begins at {rfc3339(utc, digits=0)}, before {self._latest_path} ended at "
+                f"{rfc3339(self._latest, digits=0)}: what follows is out of order; name the files oldest first\n"
             )
         self._path = path
         if self._latest is None or utc > self._latest:
@@ -278,27 +280,13 @@ class _Log:
 
     def read(self) -> "Iterator[Found]":
         """Its reports in order."""
-        import gzip
-        import zlib
-
         try:
-            raw = sys.stdin.fileno() if self._path == "-" else self._path
-            with open(raw, "rb", closefd=self._path != "-") as packed, _unpacked(packed) as file:
+            with opened(self._path) as file:
                 yield from self._stream(file)
-        except IsADirectoryError:
-            self._tell(f"is a directory; name the files in it, as in `{EXAMPLE}`")
-        except FileNotFoundError:
-            self._tell("no such file; `-` reads standard input")
-        except PermissionError:
-            self._tell("may not be read by this user; try as root or in group adm")
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            self._tell(f"ends early or is damaged ({error}); decisions up to there are printed")
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            self._tell(f"{error.strerror or error}")
+        except ReadFailed as error:
+            self._tell(str(error))
 
-    def _stream(self, file: BinaryIO) -> "Iterator[Found]":
+    def _stream(self, file: BufferedIOBase) -> "Iterator[Found]":
         from gpuguard.kernel_log.stream import CHUNK, LogStream
 
         stream = LogStream(trust_user=self._trust_user)
@@ -312,18 +300,11 @@ class _Log:
         sys.stderr.write(f"gpuguard replay: {self._path}: {why}\n")
 
 
-def _unpacked(file: BufferedReader) -> BinaryIO:
-    """The log's bytes, whether gzip packed them or not."""
-    import gzip
-
-    return cast(BinaryIO, gzip.GzipFile(fileobj=file)) if file.peek(2)[:2] == GZIP_MAGIC else file
-
-
 def row(told: Told) -> dict[str, object]:
     """The object of `replay --json`, with the keys of the contract in their order."""
     transition = told.transition
     return {
-        "at": _rfc3339(transition.at.utc),
+        "at": rfc3339(transition.at.utc),
         "boot_seconds": told.boot_seconds,
         "subject": transition.subject,
         "uuid": transition.uuid,
@@ -359,7 +340,7 @@ def text(told: Told) -> str:
     import textwrap
 
     transition = told.transition
-    when = _rfc3339(transition.at.utc, digits=0)
+    when = rfc3339(transition.at.utc, digits=0)
     if when is None:
         when = f"[{told.boot_seconds:.6f}]" if told.boot_seconds is not None else "[no time]"
     moved = transition.state if transition.before == transition.state else f"{transition.before} -> {transition.state}"
@@ -368,9 +349,9 @@ def text(told: Told) -> str:
     because = [f"{place['file']}:{place['line']}" for e in transition.because if (place := _place(e))]
     words = f"{transition.finding} ({transition.severity}): {transition.reason}"
     paper = textwrap.TextWrapper(WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
-    out += paper.wrap(_printable(words))
+    out += paper.wrap(printable(words))
     if because:
-        out += paper.wrap(_printable("see " + ", ".join(because)))
+        out += paper.wrap(printable("see " + ", ".join(because)))
     return "\n".join(out) + "\n"
 
 
@@ -391,20 +372,3 @@ def _summary(replay: Replay, lines: int, files: int) -> str:
 
 def _many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _printable(words: str) -> str:
-    """The text without anything a terminal would obey."""
-    return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in words)
-
-
-def _rfc3339(utc: float | None, digits: int = 6) -> str | None:
-    from datetime import UTC, datetime
-
-    if utc is None:
-        return None
-    try:
-        moment = datetime.fromtimestamp(utc, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{moment.microsecond:06d}" if digits else "") + "Z"

@@ -11,8 +11,11 @@ Exit code 0: no events, 1: events, 2: a PATH could not be read.
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
-from io import BufferedIOBase, BufferedReader
+from io import BufferedIOBase
 from typing import TYPE_CHECKING
+
+from gpuguard.errors import ReadFailed
+from gpuguard.runtime.printed_log import opened, printable, rfc3339
 
 if TYPE_CHECKING:
     from gpuguard.kernel_log.matcher import Matcher
@@ -24,7 +27,6 @@ EXAMPLE = "gpuguard scan /var/log/kern.log*"
 WIDTH = 80
 SMALL = 1 << 20  # bytes; below, loading the fast matcher costs more than it saves
 PROGRESS_EVERY = 0.5  # seconds
-GZIP_MAGIC = b"\x1f\x8b"
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -57,25 +59,11 @@ class Scan:
 
     def read(self, path: str) -> None:
         """Scans one path; what cannot be read is told on standard error and counted."""
-        import gzip
-        import zlib
-
         try:
-            raw = sys.stdin.fileno() if path == "-" else path
-            with open(raw, "rb", closefd=path != "-") as packed, _unpacked(packed) as file:
+            with opened(path) as file:
                 self._read_file(path, file)
-        except IsADirectoryError:
-            self._tell(path, f"is a directory; name the files in it, as in `{EXAMPLE}`")
-        except FileNotFoundError:
-            self._tell(path, "no such file; `-` reads standard input")
-        except PermissionError:
-            self._tell(path, "may not be read by this user; try as root or in group adm")
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            self._tell(path, f"ends early or is damaged ({error}); events up to there are printed")
-        except BrokenPipeError:
-            raise  # standard output's; what else befalls it is no OSError (cli.py)
-        except OSError as error:
-            self._tell(path, f"{error.strerror or error}")
+        except ReadFailed as error:
+            self._tell(path, str(error))
 
     def end(self) -> None:
         """Prints the closing line, for people only."""
@@ -135,15 +123,6 @@ class Scan:
         sys.stdout.write("".join(f"{text_row(one)}\n" for one in found))
 
 
-def _unpacked(file: BufferedReader) -> BufferedIOBase:
-    """The log's bytes as they were before gzip, if it was there."""
-    import gzip
-
-    if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
-        return gzip.GzipFile(fileobj=file)
-    return file
-
-
 def _chunks(file: BufferedIOBase) -> Iterator[bytes]:
     from gpuguard.kernel_log.stream import CHUNK
 
@@ -181,7 +160,7 @@ def event_row(path: str, found: "Found") -> dict[str, object]:
         "pid": parsed.pid,
         "process": parsed.process,
         "fatal": parsed.fatal,
-        "at": _rfc3339(found.record.utc),
+        "at": rfc3339(found.record.utc),
         "boot_seconds": found.record.boot_seconds,
         "detail": parsed.detail,
         "raw": found.raw,
@@ -191,30 +170,13 @@ def event_row(path: str, found: "Found") -> dict[str, object]:
 def text_row(found: "Found") -> str:
     """One line for people: number, time, what, which GPU, who, how bad."""
     parsed, record = found.parsed, found.record
-    when = _rfc3339(record.utc, digits=0) or (f"[{record.boot_seconds:.3f}]" if record.boot_seconds is not None else "")
+    when = rfc3339(record.utc, digits=0) or (f"[{record.boot_seconds:.3f}]" if record.boot_seconds is not None else "")
     what = parsed.kind if parsed.xid is None else f"{parsed.kind} {parsed.xid}"
     row = f"{found.line:>8}  {when:<20}  {what:<14}  {parsed.pci or '':<12}{_facts(parsed)}"
-    return _printable(row.rstrip())[:WIDTH]
+    return printable(row.rstrip())[:WIDTH]
 
 
 def _facts(parsed: "Parsed") -> str:
     facts = [{True: "fatal", False: "not fatal", None: ""}[parsed.fatal]]
     facts += [f"pid {parsed.pid}" if parsed.pid is not None else "", parsed.process or ""]
     return "  " + " ".join(fact for fact in facts if fact)
-
-
-def _printable(text: str) -> str:
-    """The text without anything a terminal would obey: process names are chosen by whoever started the process."""
-    return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
-
-
-def _rfc3339(utc: float | None, digits: int = 6) -> str | None:
-    from datetime import UTC, datetime
-
-    if utc is None:
-        return None
-    try:
-        moment = datetime.fromtimestamp(utc, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return moment.strftime("%Y-%m-%dT%H:%M:%S") + (f".{moment.microsecond:06d}" if digits else "") + "Z"

@@ -5,6 +5,7 @@ LAYERS are layers over our folders, `/run`, `/tmp` and the network are its own, 
 ours. Nothing outlives `Machine.stop`.
 """
 
+import itertools
 import os
 import shutil
 import signal
@@ -63,6 +64,8 @@ exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin co
     "$GPUGUARD_BOX_SYSTEMD" --system --unit=box.target --log-target=journal --log-level=info --show-status=no
 """
 
+# Two machines of one test run may stand at once.
+_MACHINES = itertools.count()
 _PROGRAM = """#!/bin/sh
 # A Python program over the checkout's own files, as an installed one would run.
 export PYTHONHOME=/opt/box/python LD_LIBRARY_PATH=/opt/box/python/lib PYTHONPATH=/opt/box/source:/opt/box/site
@@ -142,7 +145,7 @@ class Machine:
         """
         self._hierarchy.mkdir()
         _call("mount", "-t", "cgroup2", "cgroup2", str(self._hierarchy))
-        self._group = self._hierarchy / f"gpuguard-test-{os.getpid()}"
+        self._group = self._hierarchy / f"gpuguard-test-{os.getpid()}-{next(_MACHINES)}"
         self._group.mkdir()
         group = self._group
         environment = os.environ | {
