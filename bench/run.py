@@ -30,13 +30,15 @@ def measured(name: str) -> dict[str, object]:
         )
     except subprocess.TimeoutExpired:
         return {"error": f"took longer than {LIMIT:.0f} s"}
-    if done.returncode != 0:
-        return {"error": f"ended with {done.returncode}; its words are above"}
     try:
         result = json.loads(done.stdout)
     except ValueError:
-        return {"error": f"printed no JSON object: {done.stdout[:200]!r}"}
-    return result if isinstance(result, dict) else {"error": f"printed no JSON object: {done.stdout[:200]!r}"}
+        result = None
+    if not isinstance(result, dict):
+        return {"error": f"ended with {done.returncode} and printed no JSON object: {done.stdout[:200]!r}"}
+    if done.returncode != 0:
+        return {"error": f"ended with {done.returncode}: what it promises does not hold", **result}
+    return result
 
 
 def main(wanted: list[str]) -> int:

@@ -75,6 +75,7 @@ class _Desk:
         self.memory: Memories = health.memory
         self.identified = health.identified
         self.drain = health.drain
+        self.tokens = health.tokens
         self.owed: list[Owed] = []
         self.settled: list[Owed] = []
         self.story: list[StoryEntry] = []
@@ -87,7 +88,8 @@ class _Desk:
     def health(self) -> Health:
         return Health(
             now=self.now, subjects=self.subjects, retired=self.retired, incidents=self.incidents,
-            sources=self.sources, drain=self.drain, identified=self.identified, memory=self.memory,
+            sources=self.sources, drain=self.drain, tokens=self.tokens, identified=self.identified,
+            memory=self.memory,
         )  # fmt: skip
 
     def decision(self) -> Decision:
@@ -353,6 +355,8 @@ class _Desk:
             return
         drain, owed = policy.settle(self.health(), self.event, self.settings)
         self.drain = drain
+        if drain is not None:
+            self.tokens = self.tokens.given(drain.token)
         self.settled = owed
         self.owed.extend(owed)
 

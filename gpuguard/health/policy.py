@@ -19,7 +19,7 @@ import msgspec
 
 from gpuguard.custody.token import make_reason
 from gpuguard.health.machine import deciding, remedy_rank
-from gpuguard.health.state import Health
+from gpuguard.health.state import Health, Tokens
 from gpuguard.incident.ranks import COMPANIONS
 from gpuguard.model.actions import Action, Verb
 from gpuguard.model.events import ActionOutcome, AnyEvent, Booted, LogLine, OperatorAsked
@@ -108,10 +108,18 @@ def _reason(token: TokenId, subject: SubjectHealth, standing: Standing) -> str:
     return make_reason(token, component(subject), VERDICTS.get(code, REMEDY_WORDS[subject.remedy]), code)
 
 
-def _token(event: AnyEvent, subject: SubjectId) -> TokenId:
-    return TokenId(hashlib.blake2s(f"{event.id}|{event.at.boot}|{subject}".encode(), digest_size=2).hexdigest())
+def _token(event: AnyEvent, subject: SubjectId, used: Tokens) -> TokenId:
+    """A token that follows from what led to the drain, and that no drain of this node has had."""
+    for salt in range(SALTS):
+        cause = f"{event.id}|{event.at.boot}|{subject}" + (f"|{salt}" if salt else "")
+        token = TokenId(hashlib.blake2s(cause.encode(), digest_size=2).hexdigest())
+        if token not in used.used:
+            return token
+    return token
 
 
+# With 1,024 of 65,536 tokens used, this many fail with a chance of 1 in 10 ** 28.
+SALTS = 16
 # What a target answers as the node's state that only says what it would do.
 DRY_TARGET = "dry_run"
 # How the key of an action ends that was owed while nothing real could be done.
@@ -131,7 +139,7 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> tuple[Drain |
     if drain is None:
         if worst is None:
             return None, []
-        drain = _new_drain(*worst, event, settings)
+        drain = _new_drain(health, *worst, event, settings)
         return drain, [_action(drain, "drain", event)]
     if drain.dry_run and not settings.dry_run and drain.state not in ("releasing", "overridden"):
         # The site switched from watching to acting while a drain was wanted.
@@ -146,7 +154,7 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> tuple[Drain |
     since = drain.told if drain.state == "refused" else drain.written
     anew = [s for s in health.subjects.values() if s.state == "unfit" and _after(s.since, since)]
     if anew and drain.state in ("standing", "overridden", "refused"):
-        return _drain_anew(drain, min(anew, key=lambda s: s.since.mono), event, settings)
+        return _drain_anew(health, drain, min(anew, key=lambda s: s.since.mono), event, settings)
     if drain.by != "gpuguard":
         return drain, []
     if worst is None:
@@ -166,13 +174,15 @@ def _owe_again(
     return again, [*before, _action(again, "drain", event)]
 
 
-def _drain_anew(drain: Drain, subject: SubjectHealth, event: AnyEvent, settings: Settings) -> tuple[Drain, list[Owed]]:
+def _drain_anew(
+    health: Health, drain: Drain, subject: SubjectHealth, event: AnyEvent, settings: Settings
+) -> tuple[Drain, list[Owed]]:
     """A subject became unfit after our drain was last seen to stand: it may have been lifted since, so it is owed anew.
 
     Where it still stands, that is found and nothing is written. Where somebody took it away, this is another fault.
     """
     if drain.state == "overridden":
-        renewed = _new_drain(subject, deciding(subject)[0], event, settings)
+        renewed = _new_drain(health, subject, deciding(subject)[0], event, settings)
         return renewed, [_action(renewed, "drain", event)]
     return _owe_again(drain, event)
 
@@ -191,8 +201,10 @@ def _after(at: Instant, than: Instant | None) -> bool:
     return than is not None and (seconds_between(than, at) or 0.0) > 0
 
 
-def _new_drain(subject: SubjectHealth, standing: Standing, event: AnyEvent, settings: Settings) -> Drain:
-    token = _token(event, subject.id)
+def _new_drain(
+    health: Health, subject: SubjectHealth, standing: Standing, event: AnyEvent, settings: Settings
+) -> Drain:
+    token = _token(event, subject.id, health.tokens)
     return Drain(
         token=token, subject=subject.id, code=standing.finding.code, reason=_reason(token, subject, standing),
         since=event.at, because=standing.because, dry_run=settings.dry_run,
@@ -298,13 +310,14 @@ def obey(health: Health, asked: OperatorAsked, settings: Settings) -> Obeyed:
     """What follows from a person's wish."""
     match asked.wish:
         case "drain":
-            return _persons_drain(health.drain, asked, settings)
+            return _persons_drain(health, asked, settings)
         case "adopt" if asked.token is not None:
             return _adopted(health.drain, asked, asked.token, settings)
     return _persons_release(health, asked, settings)
 
 
-def _persons_drain(drain: Drain | None, asked: OperatorAsked, settings: Settings) -> Obeyed:
+def _persons_drain(health: Health, asked: OperatorAsked, settings: Settings) -> Obeyed:
+    drain = health.drain
     if drain is not None and drain.state in ("owed", "standing", "foreign"):
         kept = msgspec.structs.replace(drain, by=asked.by)
         how = {
@@ -316,7 +329,7 @@ def _persons_drain(drain: Drain | None, asked: OperatorAsked, settings: Settings
         if drain.by == "gpuguard":
             answer += "; from now on only a person gives it back"
         return Obeyed(drain=kept, answer=answer)
-    token = _token(asked, NODE)
+    token = _token(asked, NODE, health.tokens)
     wanted = Drain(
         token=token, subject=NODE, code="operator", reason=make_reason(token, "node", "operator", asked.by),
         since=asked.at, by=asked.by, dry_run=settings.dry_run, because=(asked.id,),

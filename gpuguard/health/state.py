@@ -6,12 +6,26 @@ from typing import Any
 import msgspec
 
 from gpuguard.model.health import Drain, Incident, SourceHealth, SubjectHealth
-from gpuguard.model.ids import NODE, BootId, GpuUuid, IncidentId, SubjectId, pci_of
+from gpuguard.model.ids import NODE, BootId, GpuUuid, IncidentId, SubjectId, TokenId, pci_of
 from gpuguard.model.instants import Instant
 from gpuguard.ports import Detector
 
 # Any: every detector brings a memory type of its own; the detector that wrote it is the one that reads it.
 Memories = dict[tuple[str, SubjectId], Any]
+
+
+# A node has some ten drains a year. There are 65,536 tokens, so without a look at those used two of 300 would be alike.
+TOKENS_KEPT = 1024
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens that this node's drains had, oldest first: none is given out twice."""
+
+    used: tuple[TokenId, ...] = ()
+
+    def given(self, token: TokenId) -> "Tokens":
+        """With one more."""
+        return self if token in self.used else Tokens(used=(*self.used, token)[-TOKENS_KEPT:])
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +38,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     incidents: dict[IncidentId, Incident] = {}
     sources: dict[str, SourceHealth] = {}
     drain: Drain | None = None
+    tokens: Tokens = Tokens()
     identified: tuple[SubjectId, Instant] | None = None
     memory: Memories = {}
 
@@ -52,6 +67,8 @@ def kept(health: Health) -> dict[str, msgspec.Struct]:
     }
     if health.drain is not None:
         parts["drain"] = health.drain
+    if health.tokens.used:
+        parts["tokens"] = health.tokens
     return parts
 
 
@@ -94,6 +111,7 @@ def restore(state: Mapping[str, bytes], detectors: Iterable[Detector], now: Inst
         now=meta.now, subjects=subjects, retired=retired, incidents=incidents, memory=memory,
         identified=meta.identified,
         drain=msgspec.msgpack.decode(state["drain"], type=Drain) if "drain" in state else None,
+        tokens=msgspec.msgpack.decode(state["tokens"], type=Tokens) if "tokens" in state else Tokens(),
     )  # fmt: skip
 
 

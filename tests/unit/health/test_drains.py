@@ -276,3 +276,21 @@ def test_another_fault_is_tried_after_a_refusal() -> None:
     core.tell(outcome(f"drain:{drain.token}:0", "refused", 10.2, "gave up after 300"), tick(100.0))
     core.tell(xid("0000:0f:00", 79, 200.0, SELF_EVIDENT[79]))
     assert core.owed() == ["drain", "drain"]
+
+
+def test_no_two_drains_of_a_node_have_the_same_token() -> None:
+    core = Core()
+    tokens = []
+    for n in range(400):
+        start = 10_000.0 * n
+        core.tell(xid(f"{n // 200:04x}:{n % 200 + 1:02x}:00", 120, start + 10.0, SELF_EVIDENT[120]))
+        drain = core.health.drain
+        assert drain is not None
+        tokens.append(drain.token)
+        core.tell(outcome(f"drain:{drain.token}:0", "done", start + 11.0))
+        core.tell(
+            Acknowledged(id=EventId(f"a{n}"), at=tick(start + 20.0).at, code="xid120", subject=None, by="j", reason="r")
+        )
+        core.tell(tick(start + 700.0), outcome(f"release:{drain.token}:1", "done", start + 701.0))
+        assert core.health.drain is None
+    assert len(set(tokens)) == 400
