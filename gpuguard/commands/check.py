@@ -7,6 +7,7 @@ modes prolog and epilog only a confirmed CRITICAL is not 0, in the mode health n
 
 import sys
 from argparse import ArgumentParser, Namespace
+from typing import Any, TypedDict, cast
 
 EXAMPLE = "gpuguard check --mode prolog"
 
@@ -18,7 +19,41 @@ DATABASE = "gpuguard.db"
 CONFIG = "/etc/gpuguard/config.toml"
 LINE_LIMIT = 120
 
-Verdict = dict[str, "object"]
+
+class Standing(TypedDict):
+    """A finding in the cache; the fields of model/health.py FindingView that an answer needs."""
+
+    check: str
+    code: str
+    severity: str
+    confirmed: bool
+    secondary_to: str | None
+    reason: str
+    count: int
+
+
+class Subject(TypedDict):
+    """A subject in the cache."""
+
+    id: str
+    state: str
+    remedy: str
+    uuid: str | None
+    findings: list[Standing]
+
+
+Verdict = TypedDict(
+    "Verdict",
+    {
+        "status": str,
+        "code": int,
+        "confirmed": bool,
+        "line": str,
+        "subjects": list[Subject],
+        "from": str,
+        "age_s": float,
+    },
+)
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -44,7 +79,7 @@ def run(args: Namespace) -> int:
     except GpuguardError as error:
         # Whatever keeps us from knowing is no verdict on the node.
         verdict = _unknown(" ".join(str(error).split()))
-    if unknown := _unknown_names(args.names, verdict):
+    if unknown := [name for name in args.names if name not in _names()]:
         sys.stderr.write(f"gpuguard check: no check named {', '.join(unknown)}; there are {', '.join(_names())}\n")
         return 64
     if args.names:
@@ -62,7 +97,7 @@ def _verdict(args: Namespace) -> tuple[Verdict, str]:
         if cached is not None and cache.agent_runs(args.state_dir):
             snapshot, age = cached
             if age <= cache.STALE_AFTER:
-                return {**_told(snapshot), "from": "cache", "age_s": round(age, 1)}, ""
+                return _told(snapshot, "cache", round(age, 1)), ""
             # It may hang since before the fault, and what it wrote down before still counts.
             silent = f"the agent gave no sign of life for {age:.0f} s; see `gpuguard status`"
     return _look(args), silent or _unread(args.state_dir)
@@ -128,36 +163,35 @@ def _look(args: Namespace) -> Verdict:
     root = Path(args.root)
     parts = assemble(Path(args.config) if args.config else None)
     snapshot = look(parts, state_dir=Path(args.state_dir), root=root, clock=SystemClock(root))
-    return {**_told(json.loads(msgspec.json.encode(snapshot))), "from": "look", "age_s": 0.0}
+    return _told(json.loads(msgspec.json.encode(snapshot)), "look", 0.0)
 
 
-def _told(snapshot: Verdict) -> Verdict:
+def _told(snapshot: dict[str, Any], origin: str, age: float) -> Verdict:  # Any: JSON, checked by the keys
     """The verdict in a snapshot; UNKNOWN when it is not one of ours."""
     try:
-        subjects = [
-            {"id": s["id"], "state": s["state"], "remedy": s["remedy"], "uuid": s["uuid"], "findings": s["findings"]}
-            for s in snapshot["subjects"]  # type: ignore[attr-defined]  # JSON, checked by the keys
-        ]
-        level = int(snapshot["level"])  # type: ignore[call-overload]  # the same
+        subjects = [_subject(subject) for subject in snapshot["subjects"]]
+        level = int(snapshot["level"])
         status = dict(enumerate(WORDS))[level]
         line, confirmed = str(snapshot["line"]), bool(snapshot["confirmed"])
-        for subject in subjects:
-            for finding in subject["findings"]:
-                _complete(finding)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         return _unknown(f"the agent's cache is of another version ({error!r}); restart the agent")
-    return {"status": status, "code": level, "confirmed": confirmed, "line": line, "subjects": subjects}
+    return {
+        "status": status, "code": level, "confirmed": confirmed, "line": line, "subjects": subjects, "from": origin,
+        "age_s": age,
+    }  # fmt: skip
 
 
-def _complete(finding: dict[str, object]) -> None:
-    """The finding has all that an answer is made of.
+def _subject(row: dict[str, Any]) -> Subject:  # Any: JSON, checked by the keys
+    """A subject with all that an answer is made of.
 
     Raises  KeyError, TypeError
     """
-    for key in ("check", "code", "severity", "confirmed", "secondary_to", "reason"):
-        finding[key]
-    if not isinstance(finding["count"], int):
-        raise TypeError("count is no number")
+    for finding in row["findings"]:
+        for key in Standing.__annotations__:
+            finding[key]
+        if not isinstance(finding["count"], int):
+            raise TypeError("count is no number")
+    return cast(Subject, {key: row[key] for key in Subject.__annotations__})
 
 
 def _unknown(why: str) -> Verdict:
@@ -178,16 +212,13 @@ def _names() -> list[str]:
     return sorted(name for name in names if not name.startswith("_"))
 
 
-def _unknown_names(names: list[str], verdict: Verdict) -> list[str]:
-    return [name for name in names if name not in _names()] if names else []
-
-
 def _only(verdict: Verdict, names: list[str]) -> Verdict:
     """The verdict of some checks alone."""
     if verdict["code"] == 3 and not verdict["subjects"]:
         return verdict
-    kept, levels, parts = [], [0], []
-    for subject in verdict["subjects"]:  # type: ignore[attr-defined]  # JSON
+    kept: list[Subject] = []
+    levels, parts = [0], []
+    for subject in verdict["subjects"]:
         findings = [f for f in subject["findings"] if f["check"] in names]
         kept.append({**subject, "findings": findings})
         for finding in findings:
@@ -199,10 +230,10 @@ def _only(verdict: Verdict, names: list[str]) -> Verdict:
     return {**verdict, "status": WORDS[level], "code": level, "confirmed": level == 2, "line": line, "subjects": kept}
 
 
-def _level(finding: dict[str, object]) -> int:
+def _level(finding: Standing) -> int:
     if finding["severity"] == "info":
         return 0
-    if str(finding["code"]).startswith(("blind_", "check_")):
+    if finding["code"].startswith(("blind_", "check_")):
         return 3
     return 2 if finding["severity"] == "critical" and finding["confirmed"] and not finding["secondary_to"] else 1
 
@@ -213,7 +244,7 @@ def _level(finding: dict[str, object]) -> int:
 def _show(verdict: Verdict, args: Namespace) -> int:
     from gpuguard.errors import OutputFailed
 
-    level = int(str(verdict["code"]))
+    level = verdict["code"]
     line = f"{verdict['status']}: {verdict['line']}"[:LINE_LIMIT]
     code = level
     if args.mode != "people":
@@ -247,7 +278,7 @@ def _page(verdict: Verdict, line: str, args: Namespace) -> str:
 
 
 def _count(verdict: Verdict, state: str) -> int:
-    return sum(s["state"] == state for s in verdict["subjects"])  # type: ignore[attr-defined]  # JSON
+    return sum(s["state"] == state for s in verdict["subjects"])
 
 
 def _performance(verdict: Verdict) -> str:
@@ -260,11 +291,11 @@ def _details(verdict: Verdict, args: Namespace) -> list[str]:
     import textwrap
 
     rows = []
-    whole = str(verdict["line"])
+    whole = verdict["line"]
     if len(f"{verdict['status']}: {whole}") > LINE_LIMIT:
         rows += textwrap.wrap(whole, width=80, initial_indent="  ", subsequent_indent="  ")
     standing = len(rows)
-    for subject in verdict["subjects"]:  # type: ignore[attr-defined]  # JSON
+    for subject in verdict["subjects"]:
         for finding in subject["findings"]:
             held = "" if finding["confirmed"] or finding["severity"] != "critical" else " (held: one witness)"
             count = f" x{finding['count']}" if finding["count"] > 1 else ""
