@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpuguard.health import identity, machine, policy, story
+from gpuguard.health import drain, identity, machine, policy, story
 from gpuguard.health.state import Health, Memories
 from gpuguard.incident import join, ranks
 from gpuguard.model.actions import Question
@@ -28,7 +28,7 @@ from gpuguard.model.events import (
 from gpuguard.model.findings import SEVERITIES, Clear, Finding
 from gpuguard.model.health import Decision, Incident, Owed, SourceHealth, Standing, State, SubjectHealth, Transition
 from gpuguard.model.ids import NODE, IncidentId, SubjectId, TokenId
-from gpuguard.model.instants import seconds_between
+from gpuguard.model.instants import Instant, seconds_between
 from gpuguard.model.story import StoryEntry
 from gpuguard.ports import Detector
 
@@ -121,13 +121,13 @@ class _Desk:
                 self._age()
             case ActionOutcome():
                 verb, token = event.key.split(":")[:2]
-                self.drain, owed = policy.after_outcome(self.drain, event, verb, TokenId(token))
+                self.drain, owed = drain.after_outcome(self.drain, event, verb, TokenId(token))
                 self.story.append(story.outcome(event, self.before.drain))
                 self._owe(owed)
             case Acknowledged():
                 self._acknowledge(event)
             case OperatorAsked():
-                obeyed = policy.obey(self.health(), event, self.settings)
+                obeyed = drain.obey(self.health(), event, self.settings)
                 self.drain = obeyed.drain
                 self.story.append(story.operator(event, obeyed.answer))
                 self._owe(obeyed.owed)
@@ -219,7 +219,7 @@ class _Desk:
                 continue
             covered = join.explained_by(standing, subject.standing)
             for code in (event.code, *covered):
-                subject = machine.withdraw(subject, code, self.now)
+                subject = machine.withdraw(subject, code, self.event.at)
             self._put(subject)
             self.story.append(story.acknowledged(event, name, covered))
 
@@ -248,9 +248,9 @@ class _Desk:
         known = next((s for s in subject.standing if s.finding.code == finding.code), None)
         if not finding.stands:
             if known is not None:
-                self._put(machine.withdraw(subject, finding.code, self.now))
+                self._put(machine.withdraw(subject, finding.code, self.event.at))
             return
-        if known is None and self._second_hand() and machine.is_over(subject, finding):
+        if known is None and self._second_hand() and machine.is_over(subject, finding, self.now.boot):
             return
         sure = join.losses(self.incidents, self.subjects)
         incident, secondary_to = join.join(self.incidents, subject, finding, sure)
@@ -278,7 +278,14 @@ class _Desk:
     def _prove(self, name: SubjectId, proof: Clear) -> None:
         subject = self._subject(name)
         if subject.standing:
-            self._put(machine.prove(subject, proof, self.now))
+            self._put(machine.prove(subject, proof, self._proven_at()))
+
+    def _proven_at(self) -> Instant:
+        """When the remedy was: a reboot at the beginning of the boot, not when the agent came up in it."""
+        at = self.event.at
+        if not isinstance(self.event, Booted):
+            return at
+        return Instant(boot=at.boot, mono=0.0, utc=None if at.utc is None else at.utc - at.mono, estimated=True)
 
     # --- what follows -----------------------------------------------------------------------------------------------
 
@@ -353,10 +360,9 @@ class _Desk:
         """The drain follows from the health as it is now."""
         if not (self.touched or isinstance(self.event, ActionOutcome | Booted | OperatorAsked | Tick)):
             return
-        drain, owed = policy.settle(self.health(), self.event, self.settings)
-        self.drain = drain
-        if drain is not None:
-            self.tokens = self.tokens.given(drain.token)
+        self.drain, owed = drain.settle(self.health(), self.event, self.settings)
+        if self.drain is not None:
+            self.tokens = self.tokens.given(self.drain.token)
         self.settled = owed
         self.owed.extend(owed)
 

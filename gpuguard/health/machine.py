@@ -18,6 +18,7 @@ import msgspec
 from gpuguard.incident.ranks import LOST
 from gpuguard.model.findings import REMEDIES, SEVERITIES, Clear, Finding, Remedy
 from gpuguard.model.health import STATES, Applied, Cleared, Incident, Standing, State, SubjectHealth
+from gpuguard.model.ids import BootId
 from gpuguard.model.instants import Instant, seconds_between
 
 # What stands on a subject now, in one word, and the state that follows from it, by the state before.
@@ -171,13 +172,17 @@ def _ended(subject: SubjectHealth, codes: Iterable[str], at: Instant) -> Subject
     return msgspec.structs.replace(subject, cleared=(*others, *ended)[-CLEARED_KEPT:])
 
 
-def is_over(subject: SubjectHealth, finding: Finding) -> bool:
-    """Whether this report is of a time before the same finding was ended: read late, from another log."""
+def is_over(subject: SubjectHealth, finding: Finding, boot: BootId) -> bool:
+    """Whether this report is of a time before the same finding was ended: read late, from another log.
+
+    `boot` is the one that runs now. Boots are told apart by their ids alone: the clock may have been set between them.
+    """
     ended = next((c for c in subject.cleared if c.code == finding.code), None)
     if ended is None:
         return False
-    since = seconds_between(ended.at, finding.at)
-    return since is not None and since <= 0
+    if ended.at.boot == finding.at.boot:
+        return finding.at.mono <= ended.at.mono
+    return finding.at.boot != boot
 
 
 def prove(subject: SubjectHealth, proof: Clear, at: Instant) -> SubjectHealth:

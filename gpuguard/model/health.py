@@ -101,6 +101,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     else holds the node; `overridden` that somebody took ours away, which is respected until another fault comes.
     `written` is when the target last said that it stands; `told` when its reason was last changed; `writes` how
     often something was to be written. With `dry_run` nothing outside was touched.
+    `pending` is the key of the one action that is owed for it, or that was refused; `covered` are the subjects for
+    which it was last owed, each with the moment it became unfit.
     """
 
     token: TokenId
@@ -115,6 +117,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     written: Instant | None = None
     told: Instant | None = None
     writes: int = 0
+    pending: str = ""
+    covered: tuple[str, ...] = ()
     dry_run: bool = True
     because: tuple[EventId, ...] = ()
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gpuguard.errors import StoreFailed
-from gpuguard.health import machine, policy
+from gpuguard.health import drain, machine, policy
 from gpuguard.health.decide import decide
 from gpuguard.health.state import Health, difference
 from gpuguard.model.actions import Action, Question
@@ -231,7 +231,7 @@ class Loop:
 
     def _sendable(self) -> Iterator[OwedAction]:
         """What may be sent now: while the site only observes, nothing that was owed for real, and the reverse."""
-        return (o for o in self.owed.values() if o.action.key.endswith(policy.DRY) is self._rules.dry_run)
+        return (o for o in self.owed.values() if o.action.key.endswith(drain.DRY) is self._rules.dry_run)
 
     def _settle_outcome(self, event: ActionOutcome) -> ActionOutcome:
         """The action's record says what came of it; the answer as the core is to hear it.
@@ -246,8 +246,9 @@ class Loop:
         self.tally.answered(verb, event.result)
         if known is None:
             return event
-        tries = known.tries + 1
         silent = event.result == "deferred" and event.node_state is None
+        # Only silences in a row count: an answer shows that the target is there.
+        tries = known.tries + 1 if silent else 1
         if silent and tries >= self._settings.tries:
             event = msgspec.structs.replace(event, result="refused", message=f"gave up after {tries}: {event.message}")
         told = msgspec.structs.replace(known, tries=tries, message=event.message)

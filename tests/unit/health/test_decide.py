@@ -341,3 +341,21 @@ def test_a_syslog_file_alone_proves_nothing() -> None:
     assert core.state(PCI) == "watched"
     core.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
     assert core.state(PCI) == "unfit"
+
+
+def test_a_fault_of_this_boot_is_not_over_because_an_earlier_one_was_ended_by_the_reboot() -> None:
+    core = Core()
+    core.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
+    after = BootId("aaaaaaaa-0000-4000-8000-000000000002")
+    core.tell(booted(60.0, after, BootId("aaaaaaaa-0000-4000-8000-000000000001")))
+    core.tell(xid(PCI, 79, 20.0, SELF_EVIDENT[79], boot=after, backlog=True))
+    assert core.state(PCI) == "unfit"
+
+
+def test_a_fault_after_a_reset_is_not_over_when_both_are_read_late() -> None:
+    core = Core()
+    core.tell(booted(400.0))
+    none = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+    core.tell(xid(PCI, 119, 100.0, SELF_EVIDENT[119], backlog=True), xid(PCI, 154, 200.0, none, backlog=True))
+    core.tell(xid(PCI, 119, 300.0, SELF_EVIDENT[119], backlog=True))
+    assert core.state(PCI) == "unfit"

@@ -294,3 +294,18 @@ def test_a_refusing_disk_lets_the_loop_sleep_and_is_tried_soon_for_a_verdict() -
 def test_settings_that_could_spin_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong)).partition("_")[0]):
         Settings(**wrong)  # type: ignore[arg-type]
+
+
+def test_only_silences_in_a_row_are_given_up() -> None:
+    bench = Bench(settings=Settings(tries=3, retry_longest=10.0))
+    bench.hear(FAULT)
+    for answer, state in (("foreign", "IDLE"), ("deferred", None), ("deferred", "DOWN"), ("deferred", None)):
+        bench.answer(answer, node_state=state)
+        bench.clock.advance(11.0)
+        bench.loop.send_owed()
+    assert bench.loop.owed
+    bench.answer("deferred")
+    bench.clock.advance(11.0)
+    bench.loop.send_owed()
+    bench.answer("deferred")
+    assert bench.loop.owed == {}
