@@ -3,12 +3,13 @@
 A recorded machine's kernel log grows by faults and by the resets that end them, each on another address. The scheduler
 is a small program that behaves like `scontrol`, keeps the node's state in a file and writes down every change. After
 the last kill everything is left to settle, and then must hold: every drain that was told done was written once and
-lifted once, no drain was written twice, the node is back, each line was counted once, the database is sound.
+lifted once, no drain was written over another, the node is back, each line was counted once, the database is sound.
 Prints one JSON object; exit code 1 when anything of that does not hold.
 """
 
 import argparse
 import contextlib
+import itertools
 import json
 import random
 import signal
@@ -219,6 +220,8 @@ def judge(folder: Path, machine: Machine, kills: int) -> dict[str, object]:
     changes = (folder / "slurm/changes").read_text().splitlines()
     drains = Counter(line.split("gpuguard:")[1][:4] for line in changes if line.startswith("IDLE+DRAIN"))
     lifted = sum(line.strip() == "IDLE" for line in changes)
+    # A drain that a fault overtook while it was being lifted is written again, after it was lifted: that is no double.
+    doubled = [after for before, after in itertools.pairwise(changes) if "DRAIN" in before and "DRAIN" in after]
     with contextlib.closing(open_reader(folder / "state/gpuguard.db")) as reader:
         actions = reader.actions()
         state = reader.load_state()
@@ -241,7 +244,7 @@ def judge(folder: Path, machine: Machine, kills: int) -> dict[str, object]:
         "program_lines": 3 * machine.faults,
         "program_lines_counted": counted,
         "drains_written": sum(drains.values()),
-        "written_twice": [token for token, times in drains.items() if times > 1],
+        "written_twice": doubled,
         "told_done_but_never_written": sorted(told_done - set(drains)),
         "lifted": lifted,
         "owed_at_the_end": owed,
