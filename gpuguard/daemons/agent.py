@@ -210,7 +210,9 @@ class Agent:
         self._notifier.stopping()
         stuck = self._supervisor.stop(2.0)
         if stuck:
-            log.warning("source.stuck", sources=stuck)
+            log.warning(
+                "source.stuck", sources=stuck, reason="a read hangs in the kernel; only the process's end frees it"
+            )
         while (batch := self._mailbox.get(0.0)) is not None:
             self._loop.take(batch)
         self._loop.write_when_due(now=True)

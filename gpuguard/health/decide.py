@@ -1,7 +1,7 @@
 """One event in, one decision out: the function to read first.
 
 Same input, same output: time and chance come with the event. Detectors judge subjects alone; `incident` joins what
-has one cause; `machine` says what state follows; `policy` what is owed. A detector that crashes is a finding against
+has one cause; `machine` says what state follows; `drain` what is owed. A detector that crashes is a finding against
 itself and blinds no other.
 """
 
@@ -132,7 +132,7 @@ class _Desk:
                 self.story.append(story.operator(event, obeyed.answer))
                 self._owe(obeyed.owed)
                 if obeyed.accepted:
-                    self._accept_returning(event)
+                    self._accept_returning()
 
     def _boot(self, event: Booted) -> None:
         if event.previous is not None and event.previous != event.at.boot:
@@ -196,7 +196,7 @@ class _Desk:
             gone = set(strangers)
             self.memory = {key: memory for key, memory in self.memory.items() if key[1] not in gone}
 
-    def _accept_returning(self, event: OperatorAsked) -> None:
+    def _accept_returning(self) -> None:
         """A person gives the node back: what was on probation is taken as well, and a GPU that is gone as gone."""
         for name in self._returning():
             subject = self.subjects[name]

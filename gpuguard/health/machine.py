@@ -47,7 +47,7 @@ IMPLIES: dict[Clear, tuple[Clear, ...]] = {
     "ack": ("ack",),
     "quiet": ("quiet",),
 }
-LOG_SOURCES = ("kmsg", "journal", "logfile", "scan")
+LOG_SOURCES = ("kmsg", "journal", "logfile")
 # A syslog file takes what any user gives to `logger -t kernel`: alone it proves nothing.
 HEARSAY = "logfile"
 BECAUSE_KEPT = 8

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from gpuguard.model.health import Drain, Incident, SourceHealth, SubjectHealth
-from gpuguard.model.ids import NODE, BootId, GpuUuid, IncidentId, SubjectId, TokenId, pci_of
+from gpuguard.model.ids import BootId, GpuUuid, IncidentId, SubjectId, TokenId, pci_of
 from gpuguard.model.instants import Instant
 from gpuguard.ports import Detector
 
@@ -76,7 +76,7 @@ def difference(before: Health, after: Health) -> tuple[dict[str, bytes], tuple[s
     """What to write and what to delete so that the disk says `after` where it said `before`."""
     old, new = kept(before), kept(after)
     changed = {key: part for key, part in new.items() if old.get(key) is not part}
-    if not changed and len(old) == len(new):
+    if not changed and len(old) == len(new) and before.boot == after.boot:
         return {}, ()
     puts = {key: msgspec.msgpack.encode(part) for key, part in changed.items()}
     puts["meta"] = msgspec.msgpack.encode(_Meta(now=after.now, identified=after.identified))
@@ -113,8 +113,3 @@ def restore(state: Mapping[str, bytes], detectors: Iterable[Detector], now: Inst
         drain=msgspec.msgpack.decode(state["drain"], type=Drain) if "drain" in state else None,
         tokens=msgspec.msgpack.decode(state["tokens"], type=Tokens) if "tokens" in state else Tokens(),
     )  # fmt: skip
-
-
-def node_of(health: Health) -> SubjectHealth:
-    """The node itself as a subject."""
-    return health.subject(NODE)

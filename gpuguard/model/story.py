@@ -38,7 +38,8 @@ class StoryEntry(msgspec.Struct, frozen=True, kw_only=True):
 class OwedAction(msgspec.Struct, frozen=True, kw_only=True):
     """An action and how far it came; it is sent until its state is something else than `owed`.
 
-    `tries` counts answers of any kind; `not_before` is when the next one is due; `message` is the target's last word.
+    `tries` counts how often it was asked since the target last answered; `not_before` is when it is asked again;
+    `message` is the target's last word.
     """
 
     action: Action

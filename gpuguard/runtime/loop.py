@@ -253,14 +253,12 @@ class Loop:
             event = msgspec.structs.replace(event, result="refused", message=f"gave up after {tries}: {event.message}")
         told = msgspec.structs.replace(known, tries=tries, message=event.message)
         # A drain that met somebody else's waits for the node: our verdict stands, and theirs may be lifted.
-        waits = event.result == "deferred" or (event.result == "foreign" and verb == "drain")
-        if not waits:
-            state = event.result if event.result != "deferred" else "owed"
-            self._record(msgspec.structs.replace(told, state=state))
-        else:
+        if event.result == "deferred" or (event.result == "foreign" and verb == "drain"):
             wait = self._wait_after(event, tries)
             not_before = msgspec.structs.replace(event.at, mono=event.at.mono + wait)
             self._record(msgspec.structs.replace(told, not_before=not_before))
+        else:
+            self._record(msgspec.structs.replace(told, state=event.result))
         return event
 
     def _wait_after(self, event: ActionOutcome, tries: int) -> float:

@@ -16,7 +16,7 @@ A stand-in (the journal for kmsg) works only while the source that it stands in 
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -325,8 +325,3 @@ def perform_safely(actuator: Actuator, action: Action) -> Outcome:
 
 def _words(error: Exception) -> str:
     return str(error) if isinstance(error, GpuguardError) else f"{type(error).__name__}: {error}"
-
-
-def stuck_next_step(names: Sequence[str]) -> str:
-    """What to tell a person about sources that did not stop."""
-    return f"did not stop in time: {', '.join(names)}; a read hangs in the kernel, only the process's end frees it"

@@ -37,7 +37,7 @@ def test_a_kernel_line_drains_the_node_and_is_explained(chain: Chain) -> None:
     reason = chain.reason()
     token = reason.removeprefix("gpuguard:")[:4]
     assert reason == f"gpuguard:{token} {pci.partition(':')[2]}.0 lost xid79"
-    until(lambda: chain.snapshot().get("drain", {}).get("state") == "standing", "the outcome is known")  # type: ignore[attr-defined]
+    until(lambda: chain.snapshot().get("drain", {}).get("state") == "standing", "the outcome is known")
 
     assert chain.run("check")[0] == 2
     assert chain.run("check", "--mode", "prolog")[0] == 2
@@ -67,7 +67,7 @@ def test_a_line_of_a_program_in_the_ring_drains_nothing(chain: Chain) -> None:
 def test_a_foreign_drain_keeps_its_reason(chain: Chain) -> None:
     chain.slurm.update("node1", "state=drain", "reason=bad PSU, ask kim")
     say(f"NVRM: Xid (PCI:{address()}): 120, GSP task exception")
-    until(lambda: (chain.snapshot().get("drain") or {}).get("state") == "foreign", "the agent knows")  # type: ignore[attr-defined]
+    until(lambda: (chain.snapshot().get("drain") or {}).get("state") == "foreign", "the agent knows")
     assert chain.reason() == "bad PSU, ask kim"
     code, status = chain.run("status")
     assert code == 1
@@ -85,7 +85,7 @@ def test_our_drain_is_given_back_after_a_reset_and_only_then(chain: Chain) -> No
 def test_a_controller_that_is_away_gets_the_drain_when_it_is_back(chain: Chain) -> None:
     chain.slurm.stop_controller()
     say(f"NVRM: Xid (PCI:{address()}): 120, GSP task exception")
-    until(lambda: (chain.snapshot().get("drain") or {}).get("state") == "owed", "the drain is owed")  # type: ignore[attr-defined]
+    until(lambda: (chain.snapshot().get("drain") or {}).get("state") == "owed", "the drain is owed")
     chain.slurm.start_controller()
     until(lambda: "DRAIN" in chain.slurm.states()["node1"], "node1 is drained", patience=60.0)
 
@@ -93,7 +93,7 @@ def test_a_controller_that_is_away_gets_the_drain_when_it_is_back(chain: Chain) 
 def test_an_agent_killed_between_verdict_and_drain_drains_after_its_restart(chain: Chain) -> None:
     chain.end("actuator", signal.SIGKILL)
     say(f"NVRM: Xid (PCI:{address()}): 120, GSP task exception")
-    until(lambda: (chain.snapshot().get("drain") or {}).get("state") == "owed", "the drain is owed")  # type: ignore[attr-defined]
+    until(lambda: (chain.snapshot().get("drain") or {}).get("state") == "owed", "the drain is owed")
     chain.end("agent", signal.SIGKILL)
     assert chain.slurm.states()["node1"] == "IDLE"
     chain.start("actuator")

@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -98,7 +99,7 @@ class Chain:
         self.processes[name].send_signal(number)
         self.processes[name].wait(20)
 
-    def snapshot(self) -> dict[str, object]:
+    def snapshot(self) -> dict[str, Any]:
         """The agent's cache, {} where there is none yet."""
         with contextlib.suppress(OSError, ValueError):
             return json.loads((self.state / "snapshot.json").read_bytes())
