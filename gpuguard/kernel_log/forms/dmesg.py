@@ -7,10 +7,10 @@ Source  util-linux, sys-utils/dmesg.c
 import re
 from typing import ClassVar
 
+from gpuguard.kernel_log.senders import split_level
 from gpuguard.kernel_log.stamps import split_boot_stamp, strip_caller
 from gpuguard.ports import Record
 
-_LEVEL = re.compile(r"(?:<(\d{1,4})>|([a-z0-9]{3,8}) *:[a-z]{3,7} *: ?)", re.ASCII)
 _NO_TIME = re.compile(r"\[(?:\.\.\.|…|<[ +\d.]{0,20}>| *\+\d+\.\d+|[A-Z][a-z]{2} ?\d{1,2} \d\d:\d\d)\] ", re.ASCII)
 
 
@@ -21,14 +21,11 @@ class Dmesg:
     markers: ClassVar[tuple[bytes, ...]] = ()
 
     def read(self, line: str) -> Record | None:
-        trusted, rest = True, line
-        if level := _LEVEL.match(line):
-            trusted = int(level[1]) >> 3 == 0 if level[1] else level[2] == "kern"
-            rest = line[level.end() :]
+        trusted, raw, rest = split_level(line)
         boot_seconds, text = split_boot_stamp(rest)
         if boot_seconds is None:
             if no_time := _NO_TIME.match(rest):
                 text = strip_caller(rest[no_time.end() :])
-            elif level is None or not level[1]:
+            elif not raw:
                 return None
         return Record(name=self.name, text=text.removeprefix("kernel: "), trusted=trusted, boot_seconds=boot_seconds)

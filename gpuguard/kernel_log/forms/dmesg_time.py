@@ -8,10 +8,10 @@ Source  util-linux, sys-utils/dmesg.c, ctime
 import re
 from typing import ClassVar
 
+from gpuguard.kernel_log.senders import split_level
 from gpuguard.kernel_log.stamps import parse_calendar, strip_caller
 from gpuguard.ports import Record
 
-_LEVEL = re.compile(r"(?:<(\d{1,4})>|([a-z0-9]{3,8}) *:[a-z]{3,7} *: ?)", re.ASCII)
 _PREFIX = re.compile(
     r"\[ ?[^\W\d_]{1,8}\.?,? +(?:([^\W\d_]{3,9})\.? +(\d{1,2})|(\d{1,2})\.? +([^\W\d_]{3,9})\.?) +"
     r"(\d\d:\d\d:\d\d)(?: +(\d{4}))?\] ?"
@@ -25,10 +25,7 @@ class DmesgTime:
     markers: ClassVar[tuple[bytes, ...]] = ()
 
     def read(self, line: str) -> Record | None:
-        trusted, rest = True, line
-        if level := _LEVEL.match(line):
-            trusted = int(level[1]) >> 3 == 0 if level[1] else level[2] == "kern"
-            rest = line[level.end() :]
+        trusted, _, rest = split_level(line)
         match = _PREFIX.match(rest)
         if match is None:
             return None

@@ -8,6 +8,7 @@ Source  systemd, src/shared/logs-show.c, output_short
 import re
 from typing import ClassVar
 
+from gpuguard.kernel_log.senders import OWN_WORD
 from gpuguard.kernel_log.stamps import ISO, parse_iso, split_boot_stamp
 from gpuguard.ports import Record
 
@@ -16,7 +17,6 @@ _PREFIX = re.compile(
     r"\[ *(?P<mono>\d{1,12}\.\d{6})(?: <[ +\d.]{0,20}>)?\])"
     r" (?P<host>[\w.-]+) (?P<tag>[^\s:\[\]]+)(?P<pid>\[\d+\])?: ?"
 )
-_OWN_WORD = ("systemd-journald", "nv-fabricmanager")
 
 
 class JournalShort:
@@ -36,7 +36,7 @@ class JournalShort:
         if iso and "," in iso:
             return None  # dmesg's
         boot_seconds, text = split_boot_stamp(line[match.end() :])
-        if own := tag in _OWN_WORD:
+        if own := tag in OWN_WORD:
             text = f"{tag}: {text}"
         unix = match["unix"]
         return Record(

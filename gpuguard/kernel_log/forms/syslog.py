@@ -9,7 +9,8 @@ import re
 from datetime import UTC, datetime
 from typing import ClassVar
 
-from gpuguard.kernel_log.stamps import parse_calendar, split_boot_stamp, unescape_octal
+from gpuguard.kernel_log.senders import read_rsyslog
+from gpuguard.kernel_log.stamps import parse_calendar
 from gpuguard.ports import Record
 
 _PREFIX = re.compile(
@@ -18,9 +19,7 @@ _PREFIX = re.compile(
     r"(?P<clock>\d\d:\d\d:\d\d)(?:\.\d{1,9})? "
     r"(?:(?!kernel: )\S{1,255} )?(?P<tag>[^\s:\[\]]{1,64})(?P<pid>\[\d+\])?:|(?P<bare>kernel):) ?"
 )
-_REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?(.*)\]$", re.DOTALL | re.ASCII)
 DAY = 86_400.0  # seconds; clocks of writer and file system differ, and zones are not printed
-_OWN_WORD = ("systemd-journald", "nv-fabricmanager")
 
 
 def newest_moment(line: str, limit: float) -> float | None:
@@ -44,20 +43,4 @@ class Syslog:
 
     def read(self, line: str) -> Record | None:
         match = _PREFIX.match(line)
-        if match is None:
-            return None
-        tag = match["tag"] or match["bare"]
-        text, repeated = unescape_octal(line[match.end() :]), 1
-        if folded := _REPEATED.match(text):
-            repeated, text = int(folded[1]), folded[2]
-        boot_seconds, text = split_boot_stamp(text)
-        if own := tag in _OWN_WORD:
-            text = f"{tag}: {text}"
-        facility_kern = match["priority"] is None or int(match["priority"]) >> 3 == 0
-        return Record(
-            name=self.name,
-            text=text,
-            trusted=own or (tag == "kernel" and match["pid"] is None and facility_kern),
-            boot_seconds=boot_seconds,
-            repeated=repeated,
-        )
+        return None if match is None else read_rsyslog(self.name, match, match["tag"] or match["bare"])
