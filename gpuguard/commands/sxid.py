@@ -5,12 +5,9 @@ Exit codes  0 known, 1 unknown code, 64 usage error
 """
 
 import sys
-import tomllib
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
-from gpuguard.detectors._explain import Table, complete, explained, listed
-from gpuguard.errors import ConfigInvalid
-from gpuguard.model.tables import UNKNOWN, lookup_text
+from gpuguard.detectors._explain import complete, every_code, explained, listed, look_up, words_of
 from gpuguard.runtime.assets import read_text
 
 EXAMPLE = "gpuguard sxid explain 20034"
@@ -36,13 +33,8 @@ def run(args: Namespace) -> int:
     if args.code is None:
         sys.stderr.write("gpuguard sxid: explain needs the number; example: " + EXAMPLE + "\n")
         return USAGE_ERROR
-    table = _table(text, args.code)
-    known = table is not None
-    if table is None:
-        table = _table(text, UNKNOWN)
-    if table is None:
-        raise ConfigInvalid([f"sxid.toml: [{UNKNOWN}] is missing; take it from the file that ships with gpuguard"])
-    words = {word: _table(text, word) for word in ("fatal", "nonfatal")}
+    table, known = look_up("sxid", text, args.code)
+    words = words_of(text)
     if args.json:
         import json
 
@@ -59,7 +51,7 @@ def _code(text: str) -> int:
 
 
 def _list(text: str, as_json: bool) -> int:
-    rows = [(int(code), table) for code, table in tomllib.loads(text).items() if code.isdecimal()]
+    rows = every_code(text)
     if as_json:
         import json
 
@@ -67,8 +59,3 @@ def _list(text: str, as_json: bool) -> int:
     else:
         sys.stdout.write(listed(rows))
     return 0
-
-
-def _table(text: str, code: int | str) -> Table | None:
-    cut = lookup_text(text, code)
-    return None if cut is None else tomllib.loads(cut)[str(code)]

@@ -5,13 +5,10 @@ Exit codes  0 known, 1 unknown code or registers that match no rule, 64 usage er
 """
 
 import sys
-import tomllib
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING
 
-from gpuguard.detectors._explain import Table, complete, explained, listed
-from gpuguard.errors import ConfigInvalid
-from gpuguard.model.tables import UNKNOWN, lookup_text
+from gpuguard.detectors._explain import complete, every_code, explained, listed, look_up, words_of
 from gpuguard.runtime.assets import read_text
 
 if TYPE_CHECKING:
@@ -49,15 +46,9 @@ def run(args: Namespace) -> int:
     if args.registers and args.code not in NVLINK5:
         sys.stderr.write("gpuguard xid: --registers belongs to Xid 144 to 150; leave it out for others\n")
         return USAGE_ERROR
-    text = read_text(*FILES, "xid.toml")
-    table = _table(text, args.code)
-    known = table is not None
-    if table is None:
-        table = _table(text, UNKNOWN)
-    if table is None:
-        raise ConfigInvalid([f"xid.toml: [{UNKNOWN}] is missing; take it from the file that ships with gpuguard"])
+    table, known = look_up("xid", read_text(*FILES, "xid.toml"), args.code)
     rules = _decoded(args) if args.registers else ()
-    words = _words() if args.code in NVLINK5 else {}
+    words = words_of(read_text(*FILES, "nvlink5.toml")) if args.code in NVLINK5 else {}
     if args.json:
         import json
 
@@ -79,8 +70,7 @@ def _code(text: str) -> int:
 
 
 def _list(as_json: bool) -> int:
-    tables = tomllib.loads(read_text(*FILES, "xid.toml"))
-    rows = [(int(code), table) for code, table in tables.items() if code.isdecimal()]
+    rows = every_code(read_text(*FILES, "xid.toml"))
     if as_json:
         import json
 
@@ -88,16 +78,6 @@ def _list(as_json: bool) -> int:
     else:
         sys.stdout.write(listed(rows))
     return 0
-
-
-def _table(text: str, code: int | str) -> Table | None:
-    cut = lookup_text(text, code)
-    return None if cut is None else tomllib.loads(cut)[str(code)]
-
-
-def _words() -> dict[str, Table | None]:
-    text = read_text(*FILES, "nvlink5.toml")
-    return {word: _table(text, word) for word in ("fatal", "nonfatal")}
 
 
 def _register(text: str) -> int:

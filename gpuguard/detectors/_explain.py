@@ -1,12 +1,16 @@
-"""A code's table told to a person, in 80 columns, or as JSON values.
+"""A code's table, found and told to a person in 80 columns, or as JSON values.
 
 Not a detector: it stands beside the one whose tables it tells, because importing that one costs three starts of an
 interpreter and `xid explain` may cost six in all. It works on a table as TOML gives it.
 """
 
 import textwrap
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from gpuguard.errors import ConfigInvalid
+from gpuguard.model.tables import UNKNOWN, lookup_text
 
 WIDTH = 80
 LABEL = 14
@@ -69,6 +73,34 @@ REPORTED = {
     "fatal": "fatal", "non-fatal": "non-fatal", "switch": "fatal for the whole switch",
     "run time": "decided at run time", "own text": "without either word", "not raised": "never",
 }  # fmt: skip
+
+
+def table_of(toml_text: str, code: int | str) -> Table | None:
+    """The code's table, None when the file has none; the other tables are not even parsed."""
+    cut = lookup_text(toml_text, code)
+    return None if cut is None else tomllib.loads(cut)[str(code)]
+
+
+def look_up(family: str, toml_text: str, code: int) -> tuple[Table, bool]:
+    """The code's table, or the one for codes that nobody knows; and whether it is known.
+
+    Raises  ConfigInvalid when the file has neither
+    """
+    if (table := table_of(toml_text, code)) is not None:
+        return table, True
+    if (table := table_of(toml_text, UNKNOWN)) is not None:
+        return table, False
+    raise ConfigInvalid([f"{family}.toml: [{UNKNOWN}] is missing; take it from the file that ships with gpuguard"])
+
+
+def words_of(toml_text: str) -> dict[str, Table | None]:
+    """What the printed word decides: the tables [fatal] and [nonfatal]."""
+    return {word: table_of(toml_text, word) for word in ("fatal", "nonfatal")}
+
+
+def every_code(toml_text: str) -> list[tuple[int, Table]]:
+    """Each code with its table, in the order of the file."""
+    return [(int(code), table) for code, table in tomllib.loads(toml_text).items() if code.isdecimal()]
 
 
 def complete(family: str, code: int, table: Table, *, known: bool) -> dict[str, Any]:  # Any: a table mixes types
