@@ -10,6 +10,7 @@ from gpuguard.model.events import AnyEvent, Batch, Cursor, LogLine, Parsed
 from gpuguard.model.findings import Finding
 from gpuguard.model.ids import EventId, SubjectId
 from gpuguard.model.instants import Instant
+from gpuguard.model.readings import Row, SubjectKind
 from gpuguard.model.story import Change, OwedAction, StoryEntry
 
 
@@ -76,14 +77,28 @@ class Source(Protocol):
     def ask(self, question: Question) -> None: ...
 
 
+@runtime_checkable
+class Listener(Protocol):
+    """A source that must know what a log says of the driver: it holds its own calls back while the driver is in
+    trouble. Comes from another thread and returns at once."""
+
+    def overhear(self, line: LogLine) -> None: ...
+
+
 class Rules(Protocol):
-    """The tables a detector comes with: the text of `rules/detectors/<detector>/<name>`."""
+    """The tables that a part comes with.
+
+    `text` gives that of `rules/detectors/<detector>/<name>`; `texts` those of every TOML file in `rules/<folder>`, by
+    name.
+    """
 
     def text(self, name: str) -> str: ...
 
+    def texts(self, folder: str) -> dict[str, str]: ...
+
 
 class Detector(Protocol):
-    """Judges one subject as if it were alone.
+    """Judges one subject by events, as if it were alone.
 
     `reads` are the classes of event it wants. `subjects` tells whom an event concerns. The core keeps one `Memory`
     per subject and persists it when it changes; `memory` is its type.
@@ -98,6 +113,28 @@ class Detector(Protocol):
     def start(self) -> Any: ...  # Any: each detector has a memory type of its own
 
     def observe(self, memory: Any, subject: SubjectId, event: AnyEvent) -> tuple[Any, Sequence[Finding]]: ...
+
+
+class RowDetector(Protocol):
+    """Judges one subject by what was measured of it, as if it were alone.
+
+    `of` are the kinds of subject; `reads` the columns of which a sweep must bring one for the row to be shown; other
+    columns of the row may be looked at as well. It says of every finding it has an opinion on whether it stands now,
+    each time; of what it cannot know (a column that is absent or unknown) it says nothing. The core makes news of
+    changes alone, fills in `source`, `because` and `at`, and keeps one `Memory` per subject.
+    """
+
+    name: str
+    of: tuple[SubjectKind, ...]
+    reads: tuple[str, ...]
+    memory: type
+
+    def start(self) -> Any: ...  # Any: each detector has a memory type of its own
+
+    def observe(self, memory: Any, subject: SubjectId, row: Row) -> tuple[Any, Sequence[Finding]]: ...
+
+
+AnyDetector = Detector | RowDetector
 
 
 @runtime_checkable

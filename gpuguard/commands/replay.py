@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpuguard.model.health import Decision, Transition
     from gpuguard.model.ids import EventId
     from gpuguard.model.instants import Instant
-    from gpuguard.ports import Detector, Record
+    from gpuguard.ports import AnyDetector, Record
 
 EXAMPLE = "gpuguard replay --policy strict /var/log/kern.log.1 /var/log/kern.log"
 
@@ -180,7 +180,7 @@ class Told:
 class Replay:
     """The real core over a log. `attention` is whether anything needed it."""
 
-    def __init__(self, detectors: "tuple[Detector, ...]", settings: "Settings") -> None:
+    def __init__(self, detectors: "tuple[AnyDetector, ...]", settings: "Settings") -> None:
         self._detectors, self._settings = detectors, settings
         self._clock = LogClock()
         self._health: Health | None = None

@@ -17,7 +17,7 @@ import structlog
 from gpuguard import __version__
 from gpuguard.actuators import delegate, dry_run
 from gpuguard.errors import StoreFailed
-from gpuguard.health.snapshot import take
+from gpuguard.health.snapshot import take, without_readings
 from gpuguard.model.actions import Action, Question
 from gpuguard.model.events import ActionOutcome, Batch
 from gpuguard.model.health import Snapshot, Transition
@@ -122,6 +122,7 @@ class Agent:
         loop = Loop(
             store=self._store, health=health, detectors=self._parts.detectors, clock=self._clock, tally=self._tally,
             rules=self._parts.policy, settings=self._parts.loop, act=self._send, ask=self._ask, told=_tell,
+            heard=self._supervisor.overheard,
         )  # fmt: skip
         return loop, Batch(source="agent", events=(booted,))
 
@@ -234,7 +235,7 @@ class Agent:
 
     def _publish(self) -> Snapshot:
         snapshot = self._snapshot()
-        if self._cache.write(msgspec.json.encode(snapshot)):
+        if self._cache.write(msgspec.json.encode(without_readings(snapshot))):
             self._loop.changed = False
         self._notifier.status(snapshot.line)
         return snapshot

@@ -6,7 +6,8 @@ itself and blinds no other.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
 import msgspec
 
@@ -23,14 +24,16 @@ from gpuguard.model.events import (
     LogLine,
     OperatorAsked,
     SourceChanged,
+    Sweep,
     Tick,
 )
 from gpuguard.model.findings import SEVERITIES, Clear, Finding
 from gpuguard.model.health import Decision, Incident, Owed, SourceHealth, Standing, State, SubjectHealth, Transition
-from gpuguard.model.ids import NODE, IncidentId, SubjectId, TokenId
+from gpuguard.model.ids import NODE, IncidentId, SubjectId, TokenId, kind_of
 from gpuguard.model.instants import Instant, seconds_between
+from gpuguard.model.readings import Group, Readings, Row, merged
 from gpuguard.model.story import StoryEntry
-from gpuguard.ports import Detector
+from gpuguard.ports import AnyDetector, Detector, RowDetector
 
 # Closed incidents are remembered this long, so that what comes late still finds the cause it belongs to.
 INCIDENT_KEPT = 3600.0
@@ -44,7 +47,7 @@ FIRST_HAND = "kmsg"
 
 
 def decide(
-    health: Health, event: AnyEvent, detectors: Sequence[Detector], settings: policy.Settings
+    health: Health, event: AnyEvent, detectors: Sequence[AnyDetector], settings: policy.Settings
 ) -> tuple[Health, Decision]:
     """The health after the event, and what follows from the change.
 
@@ -52,13 +55,26 @@ def decide(
     """
     desk = _Desk(health, event, settings)
     desk.take_in()
-    for detector in detectors:
-        if isinstance(event, detector.reads):
-            desk.consult(detector)
+    of_events, of_rows = _sorted(tuple(detectors))
+    if isinstance(event, Sweep):
+        for rows in of_rows:
+            desk.consult_rows(rows, event)
+    else:
+        for detector in of_events:
+            if isinstance(event, detector.reads):
+                desk.consult(detector)
     desk.move_subjects()
     desk.settle()
     desk.tell()
     return desk.health(), desk.decision()
+
+
+@lru_cache(maxsize=8)
+def _sorted(detectors: tuple[AnyDetector, ...]) -> tuple[tuple[Detector, ...], tuple[RowDetector, ...]]:
+    """Those that judge by events, and those that judge by what was measured."""
+    of_rows = [detector for detector in detectors if hasattr(detector, "of")]
+    of_events = [detector for detector in detectors if not hasattr(detector, "of")]
+    return cast(tuple[Detector, ...], tuple(of_events)), cast(tuple[RowDetector, ...], tuple(of_rows))
 
 
 class _Desk:
@@ -74,6 +90,8 @@ class _Desk:
         self.sources = health.sources
         self.memory: Memories = health.memory
         self.identified = health.identified
+        self.readings: Readings = health.readings
+        self.rows: dict[SubjectId, Row] = {}
         self.drain = health.drain
         self.tokens = health.tokens
         self.owed: list[Owed] = []
@@ -89,7 +107,7 @@ class _Desk:
         return Health(
             now=self.now, subjects=self.subjects, retired=self.retired, incidents=self.incidents,
             sources=self.sources, drain=self.drain, tokens=self.tokens, identified=self.identified,
-            memory=self.memory,
+            memory=self.memory, readings=self.readings,
         )  # fmt: skip
 
     def decision(self) -> Decision:
@@ -117,6 +135,8 @@ class _Desk:
                 self._identify(identity.learn(self.health(), event))
             case GpuProbed() if event.answers:
                 self._identify(identity.probed(self.health(), event))
+            case Sweep():
+                self._measure(event)
             case Tick():
                 self._age()
             case ActionOutcome():
@@ -149,12 +169,24 @@ class _Desk:
                 # It answered on an earlier boot: does it still?
                 self.questions.append(Question(subject=subject.id, code="presence", source="", raw="", at=event.at))
 
+    def _measure(self, event: Sweep) -> None:
+        """What was measured is known from now on, and by it which GPU is where."""
+        self._identify(identity.swept(self.health(), event))
+        key = f"{event.source}/{event.rate}"
+        readings = dict(self.readings)
+        for name, values in event.rows.items():
+            group = Group(source=event.source, rate=event.rate, at=event.at, valid_for=event.valid_for, values=values)
+            readings[name] = groups = {**readings.get(name, {}), key: group}
+            self.rows[name] = Row(subject=name, at=event.at, source=event.source, values=merged(groups, event.at))
+        self.readings = readings
+
     def _identify(self, learned: Health) -> None:
         for name, subject in learned.subjects.items():
             if self.subjects.get(name) is not subject:
                 self.touched.setdefault(name, [])
-        self.subjects, self.retired = dict(learned.subjects), learned.retired
-        self.identified = learned.identified
+        if learned.subjects is not self.subjects:
+            self.subjects = dict(learned.subjects)
+        self.retired, self.identified = learned.retired, learned.identified
 
     def _age(self) -> None:
         for name, subject in self.subjects.items():
@@ -166,6 +198,7 @@ class _Desk:
         self._ask(self.subjects.values())
         self._forget_incidents()
         self._forget_strangers()
+        self._forget_readings()
 
     def _forget_incidents(self) -> None:
         held = {s.incident for subject in self.subjects.values() for s in subject.standing}
@@ -196,6 +229,19 @@ class _Desk:
             gone = set(strangers)
             self.memory = {key: memory for key, memory in self.memory.items() if key[1] not in gone}
 
+    def _forget_readings(self) -> None:
+        """What was measured of things that are there no longer."""
+        holding = {
+            name: {
+                key: group
+                for key, group in groups.items()
+                if 0.0 <= (seconds_between(group.at, self.now) or 0.0) <= group.valid_for
+            }
+            for name, groups in self.readings.items()
+        }
+        if any(len(holding[name]) != len(groups) for name, groups in self.readings.items()):
+            self.readings = {name: groups for name, groups in holding.items() if groups}
+
     def _accept_returning(self) -> None:
         """A person gives the node back: what was on probation is taken as well, and a GPU that is gone as gone."""
         for name in self._returning():
@@ -219,7 +265,7 @@ class _Desk:
                 continue
             covered = join.explained_by(standing, subject.standing)
             for code in (event.code, *covered):
-                subject = machine.withdraw(subject, code, self.event.at)
+                subject = machine.accept(subject, code, self.event.at)
             self._put(subject)
             self.story.append(story.acknowledged(event, name, covered))
 
@@ -239,6 +285,47 @@ class _Desk:
         except Exception as error:  # noqa: BLE001 - one of the three homes: a broken check must not blind the others
             self.failed.append(detector.name)
             self._hear(_against_itself(detector.name, error, self.event))
+
+    def consult_rows(self, detector: RowDetector, event: Sweep) -> None:
+        """The detector has judged the rows of its kind of which the sweep brought a column it reads."""
+        try:
+            for name, row in self.rows.items():
+                if kind_of(name) not in detector.of or event.rows[name].keys().isdisjoint(detector.reads):
+                    continue
+                memory: Any = self.memory.get((detector.name, name))  # Any: the type is the detector's own
+                memory = detector.start() if memory is None else memory
+                after, findings = detector.observe(memory, name, row)
+                if after != memory:
+                    self.memory = {**self.memory, (detector.name, name): after}
+                for finding in findings:
+                    self._hear_level(finding, event)
+        except Exception as error:  # noqa: BLE001 - one of the three homes: a broken check must not blind the others
+            self.failed.append(detector.name)
+            self._hear(_against_itself(detector.name, error, self.event))
+
+    def _hear_level(self, finding: Finding, event: Sweep) -> None:
+        """A measured finding is news when it comes, goes, or changes its weight; a person's word on it holds until it
+        was gone once."""
+        subject = self.subjects.get(finding.subject)
+        standing = subject.standing if subject is not None else ()
+        known = next((s for s in standing if s.finding.code == finding.code), None)
+        if not finding.stands:
+            if known is not None:
+                self._hear(finding)
+            elif subject is not None and finding.code in subject.accepted:
+                accepted = tuple(code for code in subject.accepted if code != finding.code)
+                self._put(msgspec.structs.replace(subject, accepted=accepted))
+            return
+        if subject is not None and finding.code in subject.accepted:
+            return
+        if known is not None and machine.weight(known.finding) == machine.weight(finding):
+            return
+        clears = tuple(clear for clear in finding.clears if clear != "quiet")
+        self._hear(
+            msgspec.structs.replace(
+                finding, at=event.at, source=event.source, because=(event.id,), level=True, clears=clears
+            )
+        )
 
     def _hear(self, finding: Finding) -> None:
         finding = policy.adjust(finding, self.event, self.settings)

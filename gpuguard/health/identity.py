@@ -9,7 +9,7 @@ A board that took the place of an unfit one starts on probation.
 import msgspec
 
 from gpuguard.health.state import Health
-from gpuguard.model.events import GpuProbed, LogLine
+from gpuguard.model.events import GpuProbed, LogLine, Sweep
 from gpuguard.model.health import Standing, SubjectHealth
 from gpuguard.model.ids import GpuSerial, GpuUuid, SubjectId, gpu, pci_of
 from gpuguard.model.instants import Instant, seconds_between
@@ -51,6 +51,27 @@ def probed(health: Health, event: GpuProbed) -> Health:
     if event.serial is not None and health.subject(name).serial != event.serial:
         subject = msgspec.structs.replace(health.subject(name), serial=event.serial)
         health = msgspec.structs.replace(health, subjects={**health.subjects, name: subject})
+    return health
+
+
+def swept(health: Health, event: Sweep) -> Health:
+    """The memory with what the driver's library tells of the GPUs: which one is where, its serial and its index.
+
+    Reads   the columns gpu_uuid, gpu_serial and gpu_index of a sweep
+    """
+    for name, values in event.rows.items():
+        uuid, serial, index = values.get("gpu_uuid"), values.get("gpu_serial"), values.get("gpu_index")
+        if uuid is None and serial is None and index is None:
+            continue
+        if isinstance(uuid, str):
+            health = _place(health, name, GpuUuid(uuid))
+        here = health.subject(name)
+        if isinstance(serial, str) and serial.strip("0") and here.serial != serial:
+            here = msgspec.structs.replace(here, serial=GpuSerial(serial))
+        if isinstance(index, int) and here.index != index:
+            here = msgspec.structs.replace(here, index=index)
+        if here is not health.subjects.get(name):
+            health = msgspec.structs.replace(health, subjects={**health.subjects, name: here})
     return health
 
 

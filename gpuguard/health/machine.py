@@ -105,7 +105,10 @@ def observe(
             secondary_to=secondary_to, fresh=fresh, raw=raw,
         )  # fmt: skip
         return msgspec.structs.replace(subject, standing=(*subject.standing, new))
-    worse, milder = _weight(finding) > _weight(old.finding), _weight(finding) < _weight(old.finding)
+    worse, milder = weight(finding) > weight(old.finding), weight(finding) < weight(old.finding)
+    if finding.level:
+        # What is measured is as grave as it was measured last.
+        worse, milder = True, False
     # A second witness of the same line confirms it; it does not make it two.
     counts = finding.source == old.finding.source or worse
     newest = finding if worse or finding.code == NEWEST_WORD else old.finding
@@ -125,7 +128,8 @@ def observe(
     return msgspec.structs.replace(subject, standing=tuple(new if s is old else s for s in subject.standing))
 
 
-def _weight(finding: Finding) -> tuple[int, int]:
+def weight(finding: Finding) -> tuple[int, int]:
+    """How grave a finding is, to compare two of one code."""
     return SEVERITIES.index(finding.severity), remedy_rank(finding.remedy)
 
 
@@ -164,6 +168,14 @@ def withdraw(subject: SubjectHealth, code: str, at: Instant) -> SubjectHealth:
     """The finding no longer stands: its detector said so, or a person did."""
     stays = tuple(s for s in subject.standing if s.finding.code != code)
     return _ended(msgspec.structs.replace(subject, standing=stays), (code,), at)
+
+
+def accept(subject: SubjectHealth, code: str, at: Instant) -> SubjectHealth:
+    """A person cleared the finding; one that is measured is told again only after it was gone once."""
+    level = any(s.finding.code == code and s.finding.level for s in subject.standing)
+    subject = withdraw(subject, code, at)
+    accepted = (*subject.accepted, code) if level and code not in subject.accepted else subject.accepted
+    return msgspec.structs.replace(subject, accepted=accepted)
 
 
 def _ended(subject: SubjectHealth, codes: Iterable[str], at: Instant) -> SubjectHealth:

@@ -70,7 +70,9 @@ def component(subject: SubjectHealth) -> str:
     if subject.index is not None:
         return f"gpu{subject.index}"
     address = subject.pci or pci_of(subject.id)
-    short = address.partition(":")[2] if address else subject.id
+    if address is None:
+        return subject.id.partition(":")[2] or subject.id
+    short = address.partition(":")[2]
     return short if subject.id.startswith("gpu:") else f"nvswitch:{short}"
 
 

@@ -4,6 +4,8 @@ The verdict on the whole node is that of its worst subject: CRITICAL > WARNING >
 when a subject is unfit, which no single doubtful line can make it.
 """
 
+import msgspec
+
 from gpuguard.health.machine import LOG_SOURCES
 from gpuguard.health.policy import component
 from gpuguard.health.state import Health
@@ -35,7 +37,13 @@ def take(health: Health, shell: ShellFacts, now: Instant) -> Snapshot:
     return Snapshot(
         at=now, boot=health.boot, level=level, confirmed=level == 2,
         line=_line(health, level, shell.sources)[:LINE_LIMIT], subjects=subjects, drain=health.drain, shell=shell,
+        readings=health.readings,
     )  # fmt: skip
+
+
+def without_readings(snapshot: Snapshot) -> Snapshot:
+    """The snapshot as it is written down: verdicts, which change seldom."""
+    return msgspec.structs.replace(snapshot, readings={})
 
 
 def _subject(subject: SubjectHealth) -> SubjectView:

@@ -8,7 +8,8 @@ import msgspec
 from gpuguard.model.health import Drain, Incident, SourceHealth, SubjectHealth
 from gpuguard.model.ids import BootId, GpuUuid, IncidentId, SubjectId, TokenId, pci_of
 from gpuguard.model.instants import Instant
-from gpuguard.ports import Detector
+from gpuguard.model.readings import Readings
+from gpuguard.ports import AnyDetector
 
 # Any: every detector brings a memory type of its own; the detector that wrote it is the one that reads it.
 Memories = dict[tuple[str, SubjectId], Any]
@@ -29,8 +30,8 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The core's whole memory. `now` is the newest moment it was told of; `identified` the GPU named last,
-    and when."""
+    """The core's whole memory. `now` is the newest moment it was told of; `identified` the GPU named last, and when;
+    `readings` what was measured last, which no restart needs."""
 
     now: Instant
     subjects: dict[SubjectId, SubjectHealth] = {}
@@ -41,6 +42,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens = Tokens()
     identified: tuple[SubjectId, Instant] | None = None
     memory: Memories = {}
+    readings: Readings = {}
 
     @property
     def boot(self) -> BootId:
@@ -83,7 +85,7 @@ def difference(before: Health, after: Health) -> tuple[dict[str, bytes], tuple[s
     return puts, tuple(key for key in old if key not in new)
 
 
-def restore(state: Mapping[str, bytes], detectors: Iterable[Detector], now: Instant) -> Health:
+def restore(state: Mapping[str, bytes], detectors: Iterable[AnyDetector], now: Instant) -> Health:
     """The memory as it was written last; `now` where nothing was ever written.
 
     Raises  msgspec.ValidationError when a part does not decode: the caller treats the memory as damaged

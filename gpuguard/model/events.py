@@ -21,6 +21,7 @@ from gpuguard.model.ids import (
     nvswitch,
 )
 from gpuguard.model.instants import Instant
+from gpuguard.model.readings import Rate, Values
 
 # Any: nested JSON values; the codec of the store cannot resolve an alias that names itself.
 DetailValue = str | int | float | bool | None | list[Any] | dict[str, Any]
@@ -120,6 +121,19 @@ class GpuProbed(Event, frozen=True, kw_only=True, tag="gpu_probed"):
     serial: GpuSerial | None = None
 
 
+class Sweep(Event, frozen=True, kw_only=True, tag="sweep"):
+    """Everything that one source measured in one go, by subject.
+
+    `rate` is its class; `valid_for` tells for how many seconds nothing newer is to be expected.
+    Shape   rows: subject -> column -> value; see model/readings.py for absent and unknown
+    """
+
+    source: str
+    rate: Rate
+    valid_for: float
+    rows: dict[SubjectId, Values]
+
+
 class Booted(Event, frozen=True, kw_only=True, tag="booted"):
     """The agent started; `previous` is the boot its memory ends in, None for an empty memory."""
 
@@ -164,7 +178,16 @@ class OperatorAsked(Event, frozen=True, kw_only=True, tag="operator_asked"):
 
 
 AnyEvent = (
-    LogLine | LinesLost | SourceChanged | GpuProbed | Booted | Tick | ActionOutcome | Acknowledged | OperatorAsked
+    LogLine
+    | LinesLost
+    | SourceChanged
+    | GpuProbed
+    | Sweep
+    | Booted
+    | Tick
+    | ActionOutcome
+    | Acknowledged
+    | OperatorAsked
 )
 
 

@@ -27,7 +27,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     whether it is done is for `health/policy`. `ladder` are the remedies in the order in which they are tried when the
     fault comes back after the one before. `consequence` marks what never decides alone. `proves` says that a remedy
     was seen to be applied to the subject. `silent` marks a check that asked and got no answer: the subject becomes
-    unknown, not bad.
+    unknown, not bad. `level` marks what is measured again and again: it stands until its detector says that it does
+    not, or a remedy or a person ends it, and its repeats are no news. The core sets it.
     """
 
     subject: SubjectId
@@ -51,3 +52,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     consequence: bool = False
     proves: Clear | None = None
     silent: bool = False
+    level: bool = False

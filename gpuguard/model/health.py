@@ -9,6 +9,7 @@ from gpuguard.model.events import SourceLevel
 from gpuguard.model.findings import Finding, Remedy, Severity
 from gpuguard.model.ids import BootId, EventId, GpuSerial, GpuUuid, IncidentId, PciAddress, SubjectId, TokenId
 from gpuguard.model.instants import Instant
+from gpuguard.model.readings import Group
 from gpuguard.model.story import StoryEntry
 
 State = Literal["healthy", "watched", "unfit", "unknown", "returning"]
@@ -60,7 +61,8 @@ class SubjectHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of one subject.
 
     `probation_from` is set while it is returning. `seen` is the newest boot in which it answered on the bus, None for
-    what nobody looked for there. `last_fault` is the code that made it unfit the last time.
+    what nobody looked for there. `last_fault` is the code that made it unfit the last time. `accepted` are the codes of
+    measured findings that a person cleared while they went on: they are told again only after they were gone once.
     """
 
     id: SubjectId
@@ -77,6 +79,7 @@ class SubjectHealth(msgspec.Struct, frozen=True, kw_only=True):
     probation_from: Instant | None = None
     seen: BootId | None = None
     last_fault: str | None = None
+    accepted: tuple[str, ...] = ()
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,7 +245,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The node at one moment: what metrics, `check` and `status` are computed from.
 
     `level` is 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN; `confirmed` tells whether a CRITICAL may keep jobs away;
-    `line` is the one sentence for people.
+    `line` is the one sentence for people. `readings` is what was measured last, less what is too old; it changes with
+    every sweep and is no part of what is written down.
     """
 
     at: Instant
@@ -253,3 +257,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     subjects: tuple[SubjectView, ...]
     drain: Drain | None
     shell: ShellFacts
+    readings: dict[SubjectId, dict[str, Group]] = {}

@@ -49,6 +49,11 @@ def nvswitch(pci: PciAddress) -> SubjectId:
     return SubjectId(f"nvswitch:{pci}")
 
 
+def kind_of(subject: SubjectId) -> str:
+    """What kind of thing it is: the word before the first colon."""
+    return subject.partition(":")[0]
+
+
 def pci_of(subject: SubjectId) -> PciAddress | None:
     """The address in a subject's name, None for the node."""
     kind, _, address = subject.partition(":")

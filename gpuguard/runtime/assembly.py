@@ -5,22 +5,25 @@ same lines lead to the same verdict everywhere.
 """
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from gpuguard.errors import ConfigInvalid
+from gpuguard.errors import ConfigInvalid, InvariantBroken
 from gpuguard.health import policy
 from gpuguard.health.state import Health, restore
 from gpuguard.model.events import Booted, Cursor
 from gpuguard.model.ids import BootId, EventId
 from gpuguard.model.instants import Instant
+from gpuguard.model.quantities import GPU_QUANTITIES
+from gpuguard.model.readings import Quantity
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Clock, Detector, Source, StoreReader
+from gpuguard.ports import AnyDetector, Clock, Source, StoreReader
 from gpuguard.runtime import actuator_settings, loop, plugins, supervise
-from gpuguard.runtime.assets import read_text
+from gpuguard.runtime.assets import asset, read_text
 from gpuguard.runtime.config import Config, load_config
 from gpuguard.store import retention
 
@@ -43,7 +46,7 @@ class Settings:
 
 
 class RulesFolder:
-    """The tables of one detector, from the rules that ship with gpuguard."""
+    """The tables of one detector, and those that all share, from the rules that ship with gpuguard."""
 
     def __init__(self, detector: str) -> None:
         self._detector = detector
@@ -55,6 +58,14 @@ class RulesFolder:
         """
         return read_text("rules", "detectors", self._detector, name)
 
+    def texts(self, folder: str) -> dict[str, str]:
+        """The text of every table in a folder of rules/, by its name without `.toml`.
+
+        Raises  Absent when it was not installed
+        """
+        files = sorted(asset("rules", folder).glob("*.toml"))
+        return {file.stem: read_text("rules", folder, file.name) for file in files}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -64,7 +75,7 @@ class Parts:
     agent: Settings
     policy: policy.Settings
     loop: loop.Settings
-    detectors: tuple[Detector, ...]
+    detectors: tuple[AnyDetector, ...]
     source_modules: Mapping[str, ModuleType]
 
 
@@ -108,10 +119,28 @@ def assemble(path: Path | None = None, *, with_sources: bool = True) -> Parts:
 
 def build_sources(parts: Parts, root: Path, clock: Clock) -> dict[str, Source]:
     """The sources that the site wants, by name; none of them runs yet."""
-    return {
-        name: parts.source_modules[name].build(parts.config.settings(f"sources.{name}"), root, clock)
-        for name in parts.agent.sources
-    }
+    return {name: _build_source(parts, name, root, clock) for name in parts.agent.sources}
+
+
+def _build_source(parts: Parts, name: str, root: Path, clock: Clock) -> Source:
+    """One source; one that asks for them gets the tables of rules/ as well."""
+    build = parts.source_modules[name].build
+    tables = {"rules": RulesFolder(name)} if "rules" in inspect.signature(build).parameters else {}
+    source: Source = build(parts.config.settings(f"sources.{name}"), root, clock, **tables)
+    return source
+
+
+def quantities(modules: Mapping[str, ModuleType]) -> dict[str, Quantity]:
+    """Everything that can be measured, by column: the GPU's, and what each source declares beside its code.
+
+    Raises  InvariantBroken when two sources mean different things by one column
+    """
+    known = {quantity.name: quantity for quantity in GPU_QUANTITIES}
+    for name, module in modules.items():
+        for quantity in getattr(module, "QUANTITIES", ()):
+            if known.setdefault(quantity.name, quantity) != quantity:
+                raise InvariantBroken(f"sources.{name} declares {quantity.name} otherwise than another source does")
+    return known
 
 
 def remember(reader: StoreReader | None, parts: Parts, clock: Clock) -> tuple[Health, Booted, dict[str, Cursor]]:

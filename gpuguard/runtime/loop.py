@@ -16,17 +16,28 @@ from gpuguard.health import drain, machine, policy
 from gpuguard.health.decide import decide
 from gpuguard.health.state import Health, difference
 from gpuguard.model.actions import Action, Question
-from gpuguard.model.events import ActionOutcome, AnyEvent, Batch, Cursor, LogLine, SourceChanged, SourceLevel, Tick
+from gpuguard.model.events import (
+    ActionOutcome,
+    AnyEvent,
+    Batch,
+    Cursor,
+    LogLine,
+    SourceChanged,
+    SourceLevel,
+    Sweep,
+    Tick,
+)
 from gpuguard.model.health import Decision, Owed, Transition
 from gpuguard.model.ids import EventId
 from gpuguard.model.instants import Instant, seconds_between
 from gpuguard.model.story import Change, OwedAction, StoryEntry
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Clock, Detector, Store
+from gpuguard.ports import AnyDetector, Clock, Store
 from gpuguard.runtime.tally import Tally
 
 # A verdict that waits for the disk is tried this often; a refused write costs a millisecond. Units: seconds
 URGENT_RETRY = 5.0
+NOTHING = Decision()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +84,7 @@ class Loop:
         *,
         store: Store,
         health: Health,
-        detectors: Sequence[Detector],
+        detectors: Sequence[AnyDetector],
         clock: Clock,
         tally: Tally,
         rules: policy.Settings,
@@ -81,11 +92,14 @@ class Loop:
         act: Callable[[Action], None],
         ask: Callable[[Question], None],
         told: Callable[[Transition], None],
+        heard: Callable[[LogLine], None] = lambda line: None,
+        measured: Callable[[Sweep], None] = lambda sweep: None,
     ) -> None:
         self.health, self.tally = health, tally
         self._store, self._detectors, self._clock = store, detectors, clock
         self._rules, self._settings = rules, settings
         self._act, self._ask, self._told = act, ask, told
+        self._heard, self._measured = heard, measured
         self._written = health
         self._pending = _Pending()
         actions = store.actions()
@@ -116,6 +130,12 @@ class Loop:
             event = self._settle_outcome(event)
         before = self.health
         self.health, decision = decide(before, event, self._detectors, self._rules)
+        if isinstance(event, Sweep):
+            self._measured(event)
+            if decision == NOTHING and self.health.memory is before.memory and self.health.subjects == before.subjects:
+                return  # nothing to write: what was measured is no part of the memory
+        elif isinstance(event, LogLine) and not event.backlog:
+            self._heard(event)
         self._keep(event, decision)
         for transition in decision.transitions:
             self._told(transition)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from gpuguard.model.events import AnyEvent, Batch, GpuProbed, LinesLost, LogLine
+from gpuguard.model.events import AnyEvent, Batch, GpuProbed, LinesLost, LogLine, Sweep
 from gpuguard.model.ids import EventId
 
 LIMIT = 4096  # events; a LogLine takes about 1.5 KiB, so 6 MiB: fits the agent's 70 MiB in a flood
@@ -31,7 +31,8 @@ def merge_repeats(events: Sequence[AnyEvent]) -> list[AnyEvent]:
     speaks for all between them.
 
     Both ends stay because some reports set a level (the recovery action of Xid 154 goes up, down and up again): what
-    came last must be last. Probes of an address keep the newest only, losses of one reason become one count.
+    came last must be last. Probes of an address and sweeps of a class keep the newest only, losses of one reason become
+    one count.
     """
     alike: dict[_Key, list[int]] = {}
     for index, event in enumerate(events):
@@ -41,6 +42,8 @@ def merge_repeats(events: Sequence[AnyEvent]) -> list[AnyEvent]:
             alike.setdefault(("lost", event.source, event.reason), []).append(index)
         elif isinstance(event, GpuProbed):
             alike.setdefault(("probe", event.source, event.pci), []).append(index)
+        elif isinstance(event, Sweep):
+            alike.setdefault(("sweep", event.source, event.rate), []).append(index)
     merged: list[AnyEvent | None] = list(events)
     for key, places in alike.items():
         rest = places[1:] if key[0] == "line" else places

@@ -22,12 +22,12 @@ from typing import Protocol, runtime_checkable
 
 from gpuguard.errors import Absent, GpuguardError
 from gpuguard.model.actions import Action, Outcome, Question
-from gpuguard.model.events import Batch, Cursor, LinesLost, SourceChanged, SourceLevel
+from gpuguard.model.events import Batch, Cursor, LinesLost, LogLine, SourceChanged, SourceLevel
 from gpuguard.model.health import SourceView
 from gpuguard.model.ids import EventId
 from gpuguard.model.instants import Instant
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Actuator, Clock, Source
+from gpuguard.ports import Actuator, Clock, Listener, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +162,12 @@ class Supervisor:
                     watch.last_loss = self._clock.now()
                     self._judge(watch)
         return tuple(failed)
+
+    def overheard(self, line: LogLine) -> None:
+        """Every source that wants to know what the logs say of the driver has been told."""
+        for name, watch in self._watches.items():
+            if name != line.source and isinstance(watch.source, Listener):
+                watch.source.overhear(line)
 
     def views(self) -> tuple[SourceView, ...]:
         """What each source can see now; an optional source that this machine lacks is left out."""

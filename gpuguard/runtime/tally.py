@@ -15,6 +15,8 @@ from gpuguard.model.health import PolicyName, ShellFacts, SourceView
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 # Codes come from the kernel log, so a hostile one could make a series each; real drivers print some tens.
 CODES_KEPT = 400
+# What the driver's library reports stands in the kernel's log as well: it confirms, and is counted there.
+WITNESSES = ("nvml",)
 
 
 class Tally:
@@ -32,7 +34,7 @@ class Tally:
 
     def saw(self, event: AnyEvent) -> None:
         """The event is counted by kind and code."""
-        if isinstance(event, LogLine):
+        if isinstance(event, LogLine) and event.source not in WITNESSES:
             code = "" if event.parsed.xid is None else str(event.parsed.xid)
             key = f"{event.parsed.kind} {code}"
             if key not in self.events and len(self.events) >= CODES_KEPT:

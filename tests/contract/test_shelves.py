@@ -4,11 +4,14 @@ import dataclasses
 import inspect
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 from _pytest.mark import ParameterSet
 
 from gpuguard.actuators import TARGETS
+from gpuguard.model.readings import SubjectKind
+from gpuguard.runtime.assembly import quantities
 from gpuguard.runtime.plugins import shelf
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -40,14 +43,28 @@ def test_detector(name: str, module: ModuleType) -> None:
     assert _is_tested("detectors", name)
     shapes = [kind for _, kind in inspect.getmembers(module, inspect.isclass) if getattr(kind, "name", None) == name]
     assert len(shapes) == 1
-    for part in ("reads", "memory", "subjects", "start", "observe"):
+    for part in ("reads", "memory", "start", "observe"):
         assert hasattr(shapes[0], part)
+    (shape,) = shapes
+    if not hasattr(shape, "of"):
+        assert hasattr(shape, "subjects")
+        return
+    # It judges what is measured: every column is declared by somebody, and it was seen to see, to let be, and not to
+    # know.
+    known = quantities(shelf("gpuguard.sources"))
+    assert set(shape.of) <= set(get_args(SubjectKind))
+    assert set(shape.reads) <= known.keys()
+    assert {known[column].of for column in shape.reads} <= set(shape.of)
+    stories = {path.stem for path in (CHECKOUT / "fixtures" / "detectors" / name).glob("*.scn")}
+    assert {"fault", "healthy", "unknown"} <= stories
+    assert (CHECKOUT / "rules" / "detectors" / f"{name}.toml").exists() or not dataclasses.fields(module.Settings)
 
 
 @pytest.mark.parametrize(("name", "module"), _on("gpuguard.sources"))
 def test_source(name: str, module: ModuleType) -> None:
     _settings_are_complete(module)
-    assert list(inspect.signature(module.build).parameters) == ["settings", "root", "clock"]
+    asked = list(inspect.signature(module.build).parameters)
+    assert asked in (["settings", "root", "clock"], ["settings", "root", "clock", "rules"])
     assert _is_tested("sources", name)
 
 

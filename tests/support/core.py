@@ -1,17 +1,18 @@
 """The core under test: lines in, decisions out, with real detectors and real tables."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 from gpuguard.health import policy
 from gpuguard.health.decide import decide
 from gpuguard.health.state import Health
 from gpuguard.kernel_log.reader import parse_text
-from gpuguard.model.events import AnyEvent, Booted, GpuProbed, LogLine, Tick
+from gpuguard.model.events import AnyEvent, Booted, GpuProbed, LogLine, Sweep, Tick
 from gpuguard.model.health import Decision
 from gpuguard.model.ids import BootId, EventId, SubjectId, gpu, parse_pci_address
 from gpuguard.model.instants import Instant
-from gpuguard.ports import Detector
+from gpuguard.model.readings import Rate, Values
+from gpuguard.ports import AnyDetector
 from gpuguard.runtime import plugins
 from gpuguard.runtime.assembly import RulesFolder
 
@@ -21,7 +22,7 @@ ACTING = policy.Settings(mode="drain")
 
 
 @cache
-def detectors() -> tuple[Detector, ...]:
+def detectors() -> tuple[AnyDetector, ...]:
     """Every detector on the shelf, with its defaults."""
     modules = plugins.shelf("gpuguard.detectors")
     return tuple(module.build(module.Settings(), RulesFolder(name)) for name, module in modules.items())
@@ -51,6 +52,16 @@ def probed(pci: str, mono: float, *, answers: bool) -> GpuProbed:
     address = parse_pci_address(pci)
     event_id = EventId(f"pci_config:{pci}:{mono}")
     return GpuProbed(id=event_id, at=instant(mono), source="pci_config", pci=address, present=True, answers=answers)
+
+
+def sweep(
+    rows: Mapping[str, Values], mono: float, *, source: str = "nvml", rate: Rate = "fast", boot: BootId = BOOT
+) -> Sweep:
+    """What a source measured in one go."""
+    return Sweep(
+        id=EventId(f"{source}/{rate}:{mono}"), at=instant(mono, boot), source=source, rate=rate, valid_for=30.0,
+        rows={SubjectId(name): values for name, values in rows.items()},
+    )  # fmt: skip
 
 
 def tick(mono: float, boot: BootId = BOOT) -> Tick:

@@ -9,10 +9,13 @@
     +0.5 outcome drain done written          half a second later; the answer to the newest drain
 
 Events    boot NAME | kmsg[*N] TEXT | journal TEXT | logfile TEXT | backlog TEXT | lost SOURCE N REASON
+          sweep SOURCE/RATE SUBJECT COLUMN=VALUE ... [| SUBJECT ...] (VALUE a number, text, ? for unknown, or values
+          with commas, one for each part; what is not named is absent)
           source NAME LEVEL REASON | probe PCI answers|silent|gone [UUID] | tick | pass (time goes by, with every
           tick that is due) | outcome VERB RESULT MESSAGE | ack CODE [SUBJECT] BY REASON | operator WISH BY REASON
 Times     seconds since boot, or since the event before with a plus; `until 900` is `900 pass`
-With `only=<check>` the findings of that check alone are told, not what the core makes of them.
+With `only=<check>` the findings of that check alone are told, not what the core makes of them; of one that judges
+what is measured, those that changed.
 """
 
 import re
@@ -20,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpuguard.health import machine
 from gpuguard.health.decide import decide
@@ -37,13 +40,15 @@ from gpuguard.model.events import (
     LogLine,
     OperatorAsked,
     SourceChanged,
+    Sweep,
     Tick,
 )
 from gpuguard.model.findings import Finding
 from gpuguard.model.health import Decision
-from gpuguard.model.ids import BootId, EventId, GpuUuid, PciAddress, SubjectId, TokenId
+from gpuguard.model.ids import BootId, EventId, GpuUuid, PciAddress, SubjectId, TokenId, kind_of
 from gpuguard.model.instants import Instant
-from gpuguard.ports import Detector
+from gpuguard.model.readings import Group, Readings, Row, Value, Values, merged
+from gpuguard.ports import AnyDetector, Detector, RowDetector
 from gpuguard.runtime.assembly import assemble
 
 INDENT = "    "
@@ -51,6 +56,7 @@ FIRST_BOOT = BootId("A")
 UTC = 1_750_000_000.0
 DOWN_FOR = 120.0
 NUDGE = 0.001
+VALID_FOR = {"fast": 30.0, "medium": 180.0, "slow": 1800.0, "events": 3600.0}
 _LINE = re.compile(r"(\+?\d+(?:\.\d+)?) (\w+)(?:\*(\d+))? ?(.*)$")
 _SOURCES = ("kmsg", "journal", "logfile", "backlog")
 
@@ -79,7 +85,7 @@ class Crashing:
 
 
 @cache
-def shipped_detectors() -> tuple[Detector, ...]:
+def shipped_detectors() -> tuple[AnyDetector, ...]:
     """Every check with the settings and tables that ship."""
     return assemble(Path("/dev/null"), with_sources=False).detectors
 
@@ -89,7 +95,7 @@ class Story:
     """A node that events happen to."""
 
     settings: Settings = field(default_factory=lambda: Settings(mode="drain"))
-    detectors: tuple[Detector, ...] = field(default_factory=shipped_detectors)
+    detectors: tuple[AnyDetector, ...] = field(default_factory=shipped_detectors)
     only: str | None = None
     now: float = 0.0
     boot: BootId = FIRST_BOOT
@@ -98,6 +104,8 @@ class Story:
     count: int = 0
     newest: dict[str, str] = field(default_factory=dict)  # key of the newest action by verb
     memories: dict[SubjectId, Any] = field(default_factory=dict)
+    readings: Readings = field(default_factory=dict)
+    told_of: dict[tuple[SubjectId, str], str] = field(default_factory=dict)
 
     # --- what may be done with it ------------------------------------------------------------------------------------
 
@@ -207,6 +215,12 @@ class Story:
             case "lost":
                 reason = " ".join(words[2:])
                 yield LinesLost(id=self.next_id("lost"), at=at, source=words[0], count=int(words[1]), reason=reason)
+            case "sweep":
+                source, _, rate = words[0].partition("/")
+                yield Sweep(
+                    id=self.next_id(source), at=at, source=source, rate=rate or "fast", rows=_rows(words[1:]),  # type: ignore[arg-type]  # the story says which
+                    valid_for=VALID_FOR[rate or "fast"],
+                )  # fmt: skip
             case "source":
                 reason = " ".join(words[2:])
                 yield SourceChanged(
@@ -274,6 +288,9 @@ class Story:
     def _findings(self, event: AnyEvent) -> list[str]:
         (detector,) = self.detectors
         out: list[str] = []
+        if hasattr(detector, "of"):
+            return self._levels(cast(RowDetector, detector), event) if isinstance(event, Sweep) else out
+        detector = cast(Detector, detector)
         if not isinstance(event, detector.reads):
             return out
         for subject in detector.subjects(event):
@@ -281,6 +298,47 @@ class Story:
             self.memories[subject], findings = detector.observe(memory, subject, event)
             out += [finding_line(finding) for finding in findings]
         return out
+
+    def _levels(self, detector: RowDetector, event: Sweep) -> list[str]:
+        out: list[str] = []
+        for subject, values in event.rows.items():
+            group = Group(source=event.source, rate=event.rate, at=event.at, valid_for=event.valid_for, values=values)
+            groups = {**self.readings.get(subject, {}), f"{event.source}/{event.rate}": group}
+            self.readings[subject] = groups
+            if kind_of(subject) not in detector.of or values.keys().isdisjoint(detector.reads):
+                continue
+            row = Row(subject=subject, at=event.at, source=event.source, values=merged(groups, event.at))
+            memory = self.memories.get(subject, detector.start())
+            self.memories[subject], findings = detector.observe(memory, subject, row)
+            for finding in findings:
+                # As the core does: news are what comes, goes, or changes its weight.
+                mark = f"{finding.severity} {finding.remedy}" if finding.stands else "gone"
+                if self.told_of.get((finding.subject, finding.code), "gone") != mark:
+                    out.append(finding_line(finding))
+                self.told_of[finding.subject, finding.code] = mark
+        return out
+
+
+def _rows(words: Sequence[str]) -> dict[SubjectId, Values]:
+    """The rows that `SUBJECT COLUMN=VALUE ... | SUBJECT ...` tells of."""
+    rows: dict[SubjectId, Values] = {}
+    for part in " ".join(words).split(" | "):
+        subject, *columns = part.split()
+        rows[SubjectId(subject)] = {name: _value(text) for name, _, text in (c.partition("=") for c in columns)}
+    return rows
+
+
+def _value(text: str) -> Value:
+    if "," in text:
+        return tuple(cast(Any, _value(part)) for part in text.split(",") if part)
+    if text == "?":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.replace("_", " ")
 
 
 def finding_line(finding: Finding) -> str:
