@@ -24,7 +24,7 @@ from gpuguard.model.health import Snapshot, Transition
 from gpuguard.model.ids import EventId
 from gpuguard.ports import Actuator, Clock
 from gpuguard.runtime import plugins
-from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, remember
+from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities, remember
 from gpuguard.runtime.cache import Cache
 from gpuguard.runtime.control import ControlServer
 from gpuguard.runtime.http import MetricsServer, exposition, parse_address
@@ -87,6 +87,7 @@ class Agent:
         self._mailbox = Mailbox()
         self._cache = Cache(str(state_dir))
         self._metric_shelf = plugins.shelf("gpuguard.metrics")
+        self._quantities = tuple(quantities(parts.source_modules).values())
         self._notifier = Notifier()
         self._stopping = False
         self._tally = Tally(version=__version__, mode=parts.policy.mode, policy=parts.policy.name)
@@ -231,7 +232,7 @@ class Agent:
 
     def _snapshot(self) -> Snapshot:
         facts = self._tally.facts(self._supervisor.views(), self._loop.action_counts(), self._mailbox.depth())
-        return take(self._loop.health, facts, self._clock.now())
+        return take(self._loop.health, facts, self._clock.now(), self._quantities)
 
     def _publish(self) -> Snapshot:
         snapshot = self._snapshot()
