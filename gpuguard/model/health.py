@@ -217,12 +217,25 @@ class SourceView(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
 
 
+class XidSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a GPU reported one Xid since the agent began, and when last, in seconds since 1970.
+
+    `pci` is None where the driver did not say which GPU; `last_utc` where the log carries no date. What only the
+    driver's library reported has a date and no count: the log is what is counted.
+    """
+
+    pci: PciAddress | None
+    xid: int
+    count: int
+    last_utc: float | None
+
+
 class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What only the shell knows about the agent itself.
 
     `events` counts by (kind, code); `results` by (verb, result); `actions` by state; `latency` are cumulative
-    histogram counts of seconds by upper bound, with their sum and the count of all. `gpu_success` is when each GPU last
-    answered, in seconds since 1970.
+    histogram counts of seconds by upper bound, with their sum and the count of all. `xids` are the newest Xids by GPU
+    and code; `gpu_success` is when each GPU last answered, in seconds since 1970.
     """
 
     version: str
@@ -230,6 +243,7 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     policy: PolicyName
     sources: tuple[SourceView, ...] = ()
     events: dict[str, int] = {}
+    xids: tuple[XidSeen, ...] = ()
     results: dict[str, int] = {}
     actions: dict[str, int] = {}
     latency: tuple[tuple[float, int], ...] = ()
