@@ -13,6 +13,7 @@ from types import FrameType
 
 import msgspec
 import structlog
+from prometheus_client.core import Metric
 
 from gpuguard import __version__
 from gpuguard.actuators import delegate, dry_run
@@ -27,7 +28,7 @@ from gpuguard.runtime import plugins
 from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities, remember
 from gpuguard.runtime.cache import Cache
 from gpuguard.runtime.control import ControlServer
-from gpuguard.runtime.http import MetricsServer, exposition, parse_address
+from gpuguard.runtime.http import MetricsServer, metrics_page, parse_address
 from gpuguard.runtime.loop import Loop
 from gpuguard.runtime.mailbox import Mailbox
 from gpuguard.runtime.notify import Notifier
@@ -97,7 +98,7 @@ class Agent:
         self._control = ControlServer(str(state_dir), clock, self._mailbox.put)
         self._server = None
         if listen:
-            pages = {"/metrics": exposition(self._families)}
+            pages = {"/metrics": metrics_page(self._families)}
             self._server = MetricsServer(parse_address(listen), pages)
 
     def _target(self) -> Actuator:
@@ -241,7 +242,7 @@ class Agent:
         self._notifier.status(snapshot.line)
         return snapshot
 
-    def _families(self) -> Iterator[object]:
+    def _families(self) -> Iterator[Metric]:
         snapshot = self._snapshot()
         for module in self._metric_shelf.values():
             yield from module.families(snapshot)
