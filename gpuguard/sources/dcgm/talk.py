@@ -21,7 +21,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU's newest values by the number of the field, blanks included, each with its age in seconds."""
+    """The newest values of one GPU by the number of the field, without blanks, each with its age in seconds."""
 
     pci: str
     uuid: str
