@@ -220,7 +220,8 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What only the shell knows about the agent itself.
 
     `events` counts by (kind, code); `results` by (verb, result); `actions` by state; `latency` are cumulative
-    histogram counts of seconds by upper bound, with their sum and the count of all.
+    histogram counts of seconds by upper bound, with their sum and the count of all. `listen` is where it serves
+    /metrics, '' for nowhere.
     """
 
     version: str
@@ -239,6 +240,7 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int = 0
     actuator_ok: bool | None = None
     check_errors: dict[str, int] = {}
+    listen: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
