@@ -234,7 +234,7 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `events` counts by (kind, code); `results` by (verb, result); `actions` by state; `latency` are cumulative
     histogram counts of seconds by upper bound, with their sum and the count of all. `xids` are the newest Xids by GPU
-    and code.
+    and code. `listen` is where it serves /metrics, '' for nowhere.
     """
 
     version: str
@@ -254,6 +254,7 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int = 0
     actuator_ok: bool | None = None
     check_errors: dict[str, int] = {}
+    listen: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

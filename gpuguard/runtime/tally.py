@@ -31,6 +31,7 @@ class Tally:
         self.results: Counter[str] = Counter()
         self.check_errors: Counter[str] = Counter()
         self.store_errors = 0
+        self.listen = ""
         self.actuator_ok: bool | None = None
         self._buckets = [0] * (len(BOUNDS) + 1)
         self._latency_sum = 0.0
@@ -84,6 +85,7 @@ class Tally:
             latency_count=totals[-1], store_errors=self.store_errors, mailbox_depth=mailbox_depth,
             cpu_seconds=usage.ru_utime + usage.ru_stime, resident_bytes=_resident_bytes(),
             actuator_ok=self.actuator_ok, check_errors=dict(self.check_errors),
+            listen=self.listen,
         )  # fmt: skip
 
 
