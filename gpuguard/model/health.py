@@ -235,7 +235,8 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `events` counts by (kind, code); `results` by (verb, result); `actions` by state; `latency` are cumulative
     histogram counts of seconds by upper bound, with their sum and the count of all. `xids` are the newest Xids by GPU
-    and code; `gpu_success` is when each GPU last answered, in seconds since 1970.
+    and code; `gpu_success` is when each GPU last answered, in seconds since 1970. `listen` is where it serves /metrics,
+    '' for nowhere.
     """
 
     version: str
@@ -256,6 +257,7 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     actuator_ok: bool | None = None
     check_errors: dict[str, int] = {}
     gpu_success: dict[SubjectId, float] = {}
+    listen: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

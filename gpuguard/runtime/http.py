@@ -23,6 +23,11 @@ from gpuguard.runtime.exposition import CONTENT_TYPE, exposition
 PEER_DEADLINE = Seconds(5.0)
 PEERS = 16
 
+# Who listens there is heard by this node alone.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+# Verdicts and measurements as JSON, for `gpuguard gpus`.
+SNAPSHOT = "/snapshot"
+
 Page = Callable[[], tuple[str, bytes]]
 
 
