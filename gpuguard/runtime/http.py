@@ -196,3 +196,8 @@ def exposition(families: Callable[[], Iterator[object]]) -> Page:
         return CONTENT_TYPE_LATEST, generate_latest(registry)
 
     return page
+
+
+def printed(text: Callable[[], str]) -> Page:
+    """A page in Prometheus text format that is text already."""
+    return lambda: ("text/plain; version=0.0.4; charset=utf-8", text().encode())
