@@ -194,7 +194,7 @@ def test_what_is_no_page_is_a_failed_read(answer: bytes, words: str) -> None:
 
 def test_a_page_that_drips_ends_at_the_deadline() -> None:
     began = time.monotonic()
-    with serving(*[b"x"] * 1000, pause=0.01) as url, pytest.raises(ReadFailed, match="within 0.1 s"):
+    with serving(*[b"x"] * 1000, pause=0.01) as url, pytest.raises(ReadFailed, match=r"within 0\.1 s"):
         fetch(parse_url(url), 0.1)
     assert time.monotonic() - began < 3.0
 
@@ -211,7 +211,9 @@ def test_nobody_there_is_a_failed_read() -> None:
         fetch(Target("127.0.0.1", port, "/metrics"), 5.0)
 
 
-@pytest.mark.parametrize("url", ["https://127.0.0.1/metrics", "127.0.0.1:9400", "http://", "http://u:p@h/", "http://h:x/"])
+@pytest.mark.parametrize(
+    "url", ["https://127.0.0.1/metrics", "127.0.0.1:9400", "http://", "http://u:p@h/", "http://h:x/"]
+)
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         Settings(page=url)
@@ -239,7 +241,9 @@ def test_the_source_reads_a_page_where_there_is_no_engine() -> None:
         assert one_sweep(Settings(hostengine="", page=url), Path("/")).rows == {HERE: {"sm_active_ratio": 0.5}}
 
 
-@pytest.mark.parametrize(("body", "words"), [(b"# nothing\n", "tells nothing"), (b"<html>\n", "is this a dcgm-exporter")])
+@pytest.mark.parametrize(
+    ("body", "words"), [(b"# nothing\n", "tells nothing"), (b"<html>\n", "is this a dcgm-exporter")]
+)
 def test_a_page_of_something_else_makes_it_blind(body: bytes, words: str) -> None:
     with serving(http(body)) as url, pytest.raises(ReadFailed, match=words):
         build(Settings(hostengine="", page=url), Path("/"), SystemClock()).run(lambda batch: None, None)
@@ -261,7 +265,9 @@ def test_a_recorded_machine_shows_its_recorded_page() -> None:
     assert {str(subject) for subject in sweep.rows} == {f"gpu:{address}" for address in gpus(root)}
     for values in sweep.rows.values():
         assert None not in values.values()
-        assert {"sm_active_ratio", "tensor_active_ratio", "dram_active_ratio", "nvlink_tx_bytes_per_second"} <= set(values)
+        assert {"sm_active_ratio", "tensor_active_ratio", "dram_active_ratio", "nvlink_tx_bytes_per_second"} <= set(
+            values
+        )
 
 
 def test_an_old_recorded_page_is_joined_by_uuid(tmp_path: Path) -> None:
