@@ -6,6 +6,7 @@ loop, which alone decides. Nothing but the loop touches the health.
 
 import queue
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities
 from gpuguard.runtime.cache import Cache
 from gpuguard.runtime.control import ControlServer
 from gpuguard.runtime.course import Course
-from gpuguard.runtime.http import LOOPBACK, SNAPSHOT, MetricsServer, metrics_page, parse_address
+from gpuguard.runtime.http import LOOPBACK, SNAPSHOT, MetricsServer, Page, metrics_page, parse_address, printed
 from gpuguard.runtime.loop import Loop
 from gpuguard.runtime.mailbox import Mailbox
 from gpuguard.runtime.notify import Notifier
@@ -43,8 +44,8 @@ log = structlog.get_logger()
 STAND_INS = {"journal": "kmsg"}
 # Sources whose absence is no news on its own: the machine may not have them.
 OPTIONAL = (
-    "journal", "pci_config", "logfile", "machine", "pcie", "infiniband", "driver_stack", "process_states", "edac", "disk",
-    "dcgm",
+    "journal", "pci_config", "logfile", "machine", "pcie", "infiniband", "driver_stack", "process_states", "edac",
+    "disk", "dcgm",
 )  # fmt: skip
 
 
@@ -85,7 +86,9 @@ class Agent:
     Raises  StoreFailed when the state directory cannot be used; ReadFailed when an address cannot be listened on
     """
 
-    def __init__(self, parts: Parts, *, state_dir: Path, root: Path, listen: str | None, clock: Clock) -> None:
+    def __init__(
+        self, parts: Parts, *, state_dir: Path, root: Path, listen: str | None, clock: Clock, compat: str = ""
+    ) -> None:
         self._parts, self._clock, self._root = parts, clock, root
         opened = open_store(state_dir / DATABASE, clock=clock, settings=parts.config.settings("store"))
         self._store: SqliteStore = opened.store
@@ -105,6 +108,8 @@ class Agent:
         self._server = None
         if listen:
             pages = {"/metrics": metrics_page(self._families)}
+            if compat:
+                pages[f"/metrics/{compat}"] = self._compat_page(compat)
             address = parse_address(listen)
             if address[0] in LOOPBACK:
                 # It names processes: for this node's users alone, who see them anyway.
@@ -261,6 +266,13 @@ class Agent:
     def _whole_snapshot(self) -> tuple[str, bytes]:
         """Verdicts and what was measured last, as JSON: what `gpuguard gpus` shows."""
         return "application/json", msgspec.json.encode(msgspec.structs.replace(self._snapshot(), quantities=()))
+
+    def _compat_page(self, name: str) -> Page:
+        """The page that speaks the names of another exporter."""
+        module = plugins.shelf("gpuguard.compat")[name]
+        settings = self._parts.config.settings(f"compat.{name}")
+        hostname = socket.gethostname()
+        return printed(lambda: module.page(self._snapshot(), settings, hostname))
 
     def _families(self) -> Iterator[Metric]:
         snapshot = self._snapshot()

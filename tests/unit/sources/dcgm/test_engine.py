@@ -10,6 +10,7 @@ import pytest
 
 from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.events import AnyEvent, Batch, Sweep
+from gpuguard.model.ids import PciAddress, gpu
 from gpuguard.model.readings import Values
 from gpuguard.model.units import Seconds
 from gpuguard.runtime.clock import SystemClock
@@ -73,7 +74,7 @@ def first_sweep(source: Dcgm) -> Sweep:
 
 
 def row(sweep: Sweep, pci: str) -> Values:
-    return {name: values for name, values in sweep.rows.items()}[f"gpu:{pci}"]  # type: ignore[index]
+    return sweep.rows[gpu(PciAddress(pci))]
 
 
 @pytest.mark.parametrize("version", [3, 4])
