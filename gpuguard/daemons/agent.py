@@ -40,7 +40,7 @@ log = structlog.get_logger()
 # A source that would stand in for another, and for which.
 STAND_INS = {"journal": "kmsg"}
 # Sources whose absence is no news on its own: the machine may not have them.
-OPTIONAL = ("journal", "pci_config", "logfile")
+OPTIONAL = ("journal", "pci_config", "logfile", "nvml")
 
 
 class Messenger:
