@@ -66,6 +66,7 @@ ALL = 0xFFFFFFFF  # gpuInstanceId and computeInstanceId of an event that is abou
 _SLOW, _HANG, _HANG_DEEP, _FAIL, _CRASH, _VALUE, _TEXT, _TYPE, _RESET, _WRAP, _WATCH = range(1, 12)
 _PRESENT, _LOST, _GONE, _RESET_REQUIRED = range(4)
 _DEVICES, _FAULTS, _EVENTS, _MIG0 = 64, 128, 256, 64
+_LONGEST_KEY = 96
 _HEAD = struct.Struct("<8sddIIQ")
 _FAULT = struct.Struct("<Ii96s96sqQdQ")
 _EVENT = struct.Struct("<iIIIQQ")
@@ -78,7 +79,7 @@ _SIZE = _FIRST_EVENT + _EVENTS * _EVENT.size
 _FUTEX = {"x86_64": 202, "aarch64": 98}  # the number of the system call
 _FUTEX_WAKE = 1
 
-type_of_json = Any  # whatever a JSON file holds
+Json = Any  # whatever a file holds
 
 
 def header() -> Path | None:
@@ -146,11 +147,9 @@ def built(driver: str) -> Path:
 class FakeNvml:
     """A recorded machine behind a library; its counters run from the moment it was made, in all processes alike."""
 
-    def __init__(
-        self, recording: Path | Mapping[str, type_of_json], driver: str | None = None, *, speed: float = 1.0
-    ) -> None:
+    def __init__(self, recording: Path | Mapping[str, Json], driver: str | None = None, *, speed: float = 1.0) -> None:
         said = recording if isinstance(recording, Mapping) else json.loads(_file_of(recording).read_text())
-        self.recording: Mapping[str, type_of_json] = said
+        self.recording: Mapping[str, Json] = said
         self.driver = driver or _generation(said)
         self.library = built(self.driver)
         self.devices = [(str(device["uuid"]), str(device["pci"])) for device in said["devices"]]
@@ -285,7 +284,9 @@ class FakeNvml:
         """A device's place in the recording, by UUID or PCI address."""
         if isinstance(device, int):
             return device
-        return next(n for n, names in enumerate(self.devices) if device.lower() in (names[0].lower(), *_forms(names[1])))
+        return next(
+            n for n, names in enumerate(self.devices) if device.lower() in (names[0].lower(), *_forms(names[1]))
+        )
 
     @property
     def _faults(self) -> int:
@@ -295,7 +296,15 @@ class FakeNvml:
         struct.pack_into("<i", self._memory, _STATE + 4 * place, state)
 
     def _fault(
-        self, kind: int, key: str, device: int | str | None, after: int, *, code: int = 0, text: str = "", at: float = 0.0
+        self,
+        kind: int,
+        key: str,
+        device: int | str | None,
+        after: int,
+        *,
+        code: int = 0,
+        text: str = "",
+        at: float = 0.0,
     ) -> int:
         self._check(key)
         name, mark, rest = re.fullmatch(r"(\w+)([/.#]?)(.*)", key, re.ASCII).groups()  # type: ignore[union-attr]
@@ -307,9 +316,7 @@ class FakeNvml:
         name = re.split(r"[/.#]", key)[0]
         assert name in ("field", "gpm") or name in exported(max(DRIVERS)), f"no function {name}"
 
-    def _write(
-        self, kind: int, key: str, device: int | str | None, after: int, code: int, text: str, at: float
-    ) -> int:
+    def _write(self, kind: int, key: str, device: int | str | None, after: int, code: int, text: str, at: float) -> int:
         states = [self._memory[_FIRST_FAULT + n * _FAULT.size] for n in range(self._faults)]
         number = states.index(0) if 0 in states else len(states)
         assert number < _FAULTS, "too many faults at once"
@@ -322,7 +329,7 @@ class FakeNvml:
         return number
 
 
-def lines(recording: Mapping[str, type_of_json], driver: str) -> Iterator[str]:
+def lines(recording: Mapping[str, Json], driver: str) -> Iterator[str]:
     """The recording as the library reads it."""
     version, cuda = DRIVERS[driver]
     system = dict(recording.get("system", {}))
@@ -345,7 +352,9 @@ def lines(recording: Mapping[str, type_of_json], driver: str) -> Iterator[str]:
                 uuid = instance["uuid"] if len(instance["ci"]) < 2 else f"{instance['uuid']}-{ci}"
                 yield f"mig {number} {instance['gi']} {ci} {uuid}"
                 calls = dict(instance.get("calls", {}))
-                calls.setdefault("nvmlDeviceGetName", f"{device['calls']['nvmlDeviceGetName']} MIG {instance['profile']}")
+                calls.setdefault(
+                    "nvmlDeviceGetName", f"{device['calls']['nvmlDeviceGetName']} MIG {instance['profile']}"
+                )
                 yield from _of_owner(_MIG0 + migs, {**instance, "calls": calls}, driver)
                 migs += 1
     places = {str(device["uuid"]): number for number, device in enumerate(recording["devices"])}
@@ -354,7 +363,7 @@ def lines(recording: Mapping[str, type_of_json], driver: str) -> Iterator[str]:
         yield f"event {event['after']} {places[event['uuid']]} {event['type']} {event['data']} {gi} {ci}"
 
 
-def _of_owner(owner: int, said: Mapping[str, type_of_json], driver: str) -> Iterator[str]:
+def _of_owner(owner: int, said: Mapping[str, Json], driver: str) -> Iterator[str]:
     fields, metrics = KNOWN[driver]
     calls = dict(said.get("calls", {}))
     for name, twin in TWINS.items():
@@ -371,7 +380,7 @@ def _of_owner(owner: int, said: Mapping[str, type_of_json], driver: str) -> Iter
                 yield from _flat(owner, f"gpm/{key}", value)
 
 
-def _answers(owner: int, calls: Mapping[str, type_of_json]) -> Iterator[str]:
+def _answers(owner: int, calls: Mapping[str, Json]) -> Iterator[str]:
     for name, value in calls.items():
         if name == "nvmlDeviceGetCudaComputeCapability" and isinstance(value, list):
             yield from _flat(owner, name, dict(zip(("major", "minor"), value, strict=True)))
@@ -379,9 +388,10 @@ def _answers(owner: int, calls: Mapping[str, type_of_json]) -> Iterator[str]:
             yield from _flat(owner, name, value)
 
 
-def _flat(owner: int, key: str, value: type_of_json) -> Iterator[str]:
+def _flat(owner: int, key: str, value: Json) -> Iterator[str]:
     """One answer, however deep its JSON, as lines; an answer of null is none."""
-    assert len(key) < 96 and " " not in key, key
+    assert len(key.encode()) < _LONGEST_KEY, key
+    assert " " not in key, key
     start = f"answer {owner} {key}"
     match value:
         case None:
@@ -416,7 +426,7 @@ def _written(value: float | str) -> str:
     return value if isinstance(value, str) else str(int(value)) if isinstance(value, int) else repr(float(value))
 
 
-def _merged(common: type_of_json, own: type_of_json) -> type_of_json:
+def _merged(common: Json, own: Json) -> Json:
     """What a device says over what all say, key by key."""
     number = {"series", "from", "error"}
     if not isinstance(common, dict) or not isinstance(own, dict) or number & (common.keys() | own.keys()):
@@ -428,7 +438,7 @@ def _file_of(recording: Path) -> Path:
     return recording / "nvml.json" if recording.is_dir() else recording
 
 
-def _generation(recording: Mapping[str, type_of_json]) -> str:
+def _generation(recording: Mapping[str, Json]) -> str:
     """The newest of our generations that is not newer than the recording's driver."""
     major = int(str(recording.get("system", {}).get("nvmlSystemGetDriverVersion", "570")).split(".")[0])
     return max((driver for driver in DRIVERS if int(driver) <= major), key=int, default=min(DRIVERS, key=int))
