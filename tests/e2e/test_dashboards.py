@@ -27,12 +27,12 @@ MACHINES = ("h100x8", "b200x8", "h100x8-lost")
 ALL = [expression for path in FILES for expression in shown(path)]
 RECORDED = re.findall(r"record: (\S+)", "\n".join(file.read_text() for file in RULES))
 # All rates are there after two sweeps of the fast class, and the medium one follows within a minute.
-FILLED_WITHIN = 20.0
+FILLED_WITHIN = 60.0
 STARTS_WITHIN = 30.0
 CONFIG = """\
-#[sources.nvml]
-#fast
-#medium
+[sources.nvml]
+fast = 2.0
+medium = 4.0
 """
 
 
