@@ -11,6 +11,7 @@ from gpuguard.model.findings import Finding
 from gpuguard.model.ids import EventId, SubjectId
 from gpuguard.model.instants import Instant
 from gpuguard.model.readings import Row, SubjectKind
+from gpuguard.model.samples import Grain, Stretch
 from gpuguard.model.story import Change, OwedAction, StoryEntry
 
 
@@ -193,6 +194,8 @@ class StoreReader(Protocol):
 
     def has_event(self, event_id: EventId) -> bool: ...
 
+    def samples(self, gpu: str, grain: Grain, since: float, until: float) -> tuple[Stretch, ...]: ...
+
     def close(self) -> None: ...
 
 
@@ -200,8 +203,10 @@ class Store(StoreReader, Protocol):
     """Durable memory with one writer.
 
     `commit` returns when all of the change would survive a power loss. When it raises, none of it was written, and
-    the same change may be committed again.
+    the same change may be committed again. `keep_samples` keeps what may be lost: a minute of it more or less.
     Raises  StoreFailed, which names the next step
     """
 
     def commit(self, change: Change) -> None: ...
+
+    def keep_samples(self, stretches: Sequence[Stretch]) -> None: ...

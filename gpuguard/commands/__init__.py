@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "agent": "the daemon: watches this node",
     "check": "may this node run jobs now?",
     "status": "agent, sources, cursor, actuator, drains and who owns them",
+    "gpus": "the GPUs now: health, load, memory, who",
     "why": "why is this GPU or node drained, degraded, slow to return?",
     "history": "faults, actions and returns, by GPU",
     "scan": "which events are in these kernel logs?",

@@ -1,6 +1,7 @@
 """What happened on this node: faults, actions and what came of them, returns, acknowledgements, boots.
 
-`--gpu` follows one GPU by its UUID where that is known, wherever it was plugged in, also after it was taken out.
+`--gpu` follows one GPU by its UUID where that is known, wherever it was plugged in, also after it was taken out, and
+shows the course of what was measured of it: since when `--since` says, else over the last day.
 Exit codes  0 told, 2 no such GPU or no memory, 64 usage error
 """
 
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from gpuguard.health.state import Health
     from gpuguard.model.health import SubjectHealth
     from gpuguard.model.story import StoryEntry
-    from gpuguard.ports import Clock
+    from gpuguard.ports import Clock, StoreReader
+    from gpuguard.runtime.plot import Course
 
 EXAMPLE = "gpuguard history --gpu 3b:00 --since 7d"
 
@@ -57,6 +59,7 @@ def answer(args: Namespace, clock: "Clock") -> int:
         whom = find_subject(health, args.gpu) if args.gpu else None
         since = _since(args.since, known.now.utc)
         story = reader.story(since=since, limit=SEARCHED)
+        course = _course(reader, whom, since, known.now.utc) if whom is not None and known.now.utc else None
     finally:
         known.close()
     entries = list(story) if whom is None else _of(story, whom)
@@ -67,13 +70,30 @@ def answer(args: Namespace, clock: "Clock") -> int:
         facts = {
             "gpu": _identity(whom) if whom is not None else None, "gpus": [_identity(s) for s in _gpus(health)],
             "entries": [_told(entry) for entry in shown], "left_out": len(entries) - len(shown),
+            "course": course.facts() if course is not None else None,
         }  # fmt: skip
         sys.stdout.write(json.dumps(facts) + "\n")
     else:
         from gpuguard.runtime.words import page
 
-        sys.stdout.write(page(_lines(shown, len(entries) - len(shown), whom, health)))
+        lines = list(_lines(shown, len(entries) - len(shown), whom, health))
+        sys.stdout.write(page([*lines, *(course.lines() if course is not None else ())]))
     return 0
+
+
+def _course(reader: "StoreReader", whom: "SubjectHealth", since: float | None, now: float) -> "Course":
+    from gpuguard.model.samples import Stretch
+    from gpuguard.runtime.plot import DAY, Course
+
+    start = now - DAY if since is None else since
+    name = whom.uuid or whom.id
+    stretches: list[Stretch] = []
+    # Minutes where the full rate is forgotten already, or has not been for an hour yet.
+    full = reader.samples(name, "full", start, now + 60.0)
+    if not full or full[0].start > start + 3600.0:
+        until = full[0].start // 3600.0 * 3600.0 if full else now
+        stretches += reader.samples(name, "minute", start - 3600.0, until)
+    return Course(start, now, (*stretches, *full))
 
 
 def _when(text: str) -> tuple[str, float]:

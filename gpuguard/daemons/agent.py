@@ -13,6 +13,7 @@ from types import FrameType
 
 import msgspec
 import structlog
+from prometheus_client.core import Metric
 
 from gpuguard import __version__
 from gpuguard.actuators import delegate, dry_run
@@ -21,13 +22,14 @@ from gpuguard.health.snapshot import take, without_readings
 from gpuguard.model.actions import Action, Question
 from gpuguard.model.events import ActionOutcome, Batch
 from gpuguard.model.health import Snapshot, Transition
-from gpuguard.model.ids import EventId
+from gpuguard.model.ids import EventId, SubjectId
 from gpuguard.ports import Actuator, Clock
 from gpuguard.runtime import plugins
-from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, remember
+from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities, remember
 from gpuguard.runtime.cache import Cache
 from gpuguard.runtime.control import ControlServer
-from gpuguard.runtime.http import MetricsServer, exposition, parse_address
+from gpuguard.runtime.course import Course
+from gpuguard.runtime.http import LOOPBACK, SNAPSHOT, MetricsServer, metrics_page, parse_address
 from gpuguard.runtime.loop import Loop
 from gpuguard.runtime.mailbox import Mailbox
 from gpuguard.runtime.notify import Notifier
@@ -40,7 +42,7 @@ log = structlog.get_logger()
 # A source that would stand in for another, and for which.
 STAND_INS = {"journal": "kmsg"}
 # Sources whose absence is no news on its own: the machine may not have them.
-OPTIONAL = ("journal", "pci_config", "logfile")
+OPTIONAL = ("journal", "pci_config", "logfile", "dcgm")
 
 
 class Messenger:
@@ -87,17 +89,25 @@ class Agent:
         self._mailbox = Mailbox()
         self._cache = Cache(str(state_dir))
         self._metric_shelf = plugins.shelf("gpuguard.metrics")
+        self._quantities = tuple(quantities(parts.source_modules).values())
         self._notifier = Notifier()
         self._stopping = False
         self._tally = Tally(version=__version__, mode=parts.policy.mode, policy=parts.policy.name)
         self._messenger = Messenger(self._target(), clock, self._mailbox)
         self._supervisor = Supervisor(clock, self._mailbox.put, settings=parts.config.settings("supervise"))
+        kept = [q.name for q in quantities(parts.source_modules).values() if q.keep]
+        self._course = Course(self._store, kept, self._whose)
         self._loop, self._first = self._make_loop(opened.replaced)
         self._control = ControlServer(str(state_dir), clock, self._mailbox.put)
         self._server = None
         if listen:
-            pages = {"/metrics": exposition(self._families)}
-            self._server = MetricsServer(parse_address(listen), pages)
+            pages = {"/metrics": metrics_page(self._families)}
+            address = parse_address(listen)
+            if address[0] in LOOPBACK:
+                # It names processes: for this node's users alone, who see them anyway.
+                pages[SNAPSHOT] = self._whole_snapshot
+            self._server = MetricsServer(address, pages)
+            self._tally.listen = "{}:{}".format(*self._server.address)
 
     def _target(self) -> Actuator:
         """Where actions go: nowhere, unless the site set the node to act."""
@@ -122,9 +132,13 @@ class Agent:
         loop = Loop(
             store=self._store, health=health, detectors=self._parts.detectors, clock=self._clock, tally=self._tally,
             rules=self._parts.policy, settings=self._parts.loop, act=self._send, ask=self._ask, told=_tell,
-            heard=self._supervisor.overheard,
+            heard=self._supervisor.overheard, measured=self._course.take,
         )  # fmt: skip
         return loop, Batch(source="agent", events=(booted,))
+
+    def _whose(self, subject: SubjectId) -> str:
+        """The name under which the course of a GPU is kept: its own, wherever it is plugged in."""
+        return self._loop.health.subject(subject).uuid or subject
 
     def _send(self, action: Action) -> None:
         log.info("action.sent", key=action.key, reason=action.reason)
@@ -217,6 +231,7 @@ class Agent:
         while (batch := self._mailbox.get(0.0)) is not None:
             self._loop.take(batch)
         self._loop.write_when_due(now=True)
+        self._course.end_minute()
         self._control.stop()
         if self._server:
             self._server.stop()
@@ -231,7 +246,7 @@ class Agent:
 
     def _snapshot(self) -> Snapshot:
         facts = self._tally.facts(self._supervisor.views(), self._loop.action_counts(), self._mailbox.depth())
-        return take(self._loop.health, facts, self._clock.now())
+        return take(self._loop.health, facts, self._clock.now(), self._quantities)
 
     def _publish(self) -> Snapshot:
         snapshot = self._snapshot()
@@ -240,7 +255,11 @@ class Agent:
         self._notifier.status(snapshot.line)
         return snapshot
 
-    def _families(self) -> Iterator[object]:
+    def _whole_snapshot(self) -> tuple[str, bytes]:
+        """Verdicts and what was measured last, as JSON: what `gpuguard gpus` shows."""
+        return "application/json", msgspec.json.encode(msgspec.structs.replace(self._snapshot(), quantities=()))
+
+    def _families(self) -> Iterator[Metric]:
         snapshot = self._snapshot()
         for module in self._metric_shelf.values():
             yield from module.families(snapshot)

@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpuguard.model.actions import Result
-from gpuguard.model.events import AnyEvent, LinesLost, LogLine
-from gpuguard.model.health import PolicyName, ShellFacts, SourceView
+from gpuguard.model.events import AnyEvent, LinesLost, LogLine, Sweep
+from gpuguard.model.health import PolicyName, ShellFacts, SourceView, XidSeen
+from gpuguard.model.ids import PciAddress, SubjectId
 
 # Seconds from the reading of a line to the committed verdict; to the drain itself it may take 0.05 at the median.
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 # Codes come from the kernel log, so a hostile one could make a series each; real drivers print some tens.
 CODES_KEPT = 400
+# Pairs of GPU and Xid; of more, the one that was seen longest ago goes.
+XIDS_KEPT = 256
 # What the driver's library reports stands in the kernel's log as well: it confirms, and is counted there.
 WITNESSES = ("nvml",)
 
@@ -28,12 +31,17 @@ class Tally:
         self.results: Counter[str] = Counter()
         self.check_errors: Counter[str] = Counter()
         self.store_errors = 0
+        self.listen = ""
         self.actuator_ok: bool | None = None
+        self.gpu_success: dict[SubjectId, float] = {}
         self._buckets = [0] * (len(BOUNDS) + 1)
         self._latency_sum = 0.0
+        self._xids: dict[tuple[PciAddress | None, int], XidSeen] = {}  # the one seen last comes last
 
     def saw(self, event: AnyEvent) -> None:
         """The event is counted by kind and code."""
+        if isinstance(event, LogLine) and event.parsed.xid is not None and event.parsed.kind == "xid":
+            self._saw_xid(event, event.parsed.xid)
         if isinstance(event, LogLine) and event.source not in WITNESSES:
             code = "" if event.parsed.xid is None else str(event.parsed.xid)
             key = f"{event.parsed.kind} {code}"
@@ -42,6 +50,24 @@ class Tally:
             self.events[key] += event.repeated
         elif isinstance(event, LinesLost):
             self.events["lines_lost "] += event.count
+        elif isinstance(event, Sweep) and event.at.utc is not None:
+            for name, values in event.rows.items():
+                if values.get("gpu_up") == 1:
+                    self.gpu_success[name] = event.at.utc
+
+    def _saw_xid(self, line: LogLine, xid: int) -> None:
+        key = (line.parsed.pci, xid)
+        before = self._xids.pop(key, None)
+        dates = [utc for utc in (line.at.utc, before.last_utc if before else None) if utc is not None]
+        more = 0 if line.source in WITNESSES else line.repeated
+        self._xids[key] = XidSeen(
+            pci=line.parsed.pci,
+            xid=xid,
+            count=(before.count if before else 0) + more,
+            last_utc=max(dates, default=None),
+        )
+        if len(self._xids) > XIDS_KEPT:
+            del self._xids[next(iter(self._xids))]
 
     def decided(self, seconds: float) -> None:
         """One live line led to a committed decision this long after it was read."""
@@ -59,11 +85,13 @@ class Tally:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return ShellFacts(
             version=self.version, mode=self.mode, policy=self.policy, sources=tuple(sources),
-            events=dict(self.events), results=dict(self.results), actions=actions,
+            events=dict(self.events), xids=tuple(self._xids.values()), results=dict(self.results), actions=actions,
             latency=tuple(zip(BOUNDS, totals[:-1], strict=True)), latency_sum=self._latency_sum,
             latency_count=totals[-1], store_errors=self.store_errors, mailbox_depth=mailbox_depth,
             cpu_seconds=usage.ru_utime + usage.ru_stime, resident_bytes=_resident_bytes(),
             actuator_ok=self.actuator_ok, check_errors=dict(self.check_errors),
+            gpu_success=dict(self.gpu_success),
+            listen=self.listen,
         )  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from shutil import copyfile
 from gpuguard.errors import Absent, StoreFailed
 from gpuguard.model.events import Cursor, LogLine
 from gpuguard.model.ids import BootId, EventId, SubjectId
+from gpuguard.model.samples import Grain, Stretch
 from gpuguard.model.story import OwedAction, StoryEntry
+from gpuguard.store import samples
 from gpuguard.store.failures import failed, unusable
 from gpuguard.store.rows import (
     ACTION_COLUMNS,
@@ -101,6 +103,16 @@ class Queries:
     def has_event(self, event_id: EventId) -> bool:
         """Whether a line with this id was stored."""
         return bool(self._ask("SELECT 1 FROM events WHERE event_id = ?", clean(event_id)))
+
+    def samples(self, gpu: str, grain: Grain, since: float, until: float) -> tuple[Stretch, ...]:
+        """What was measured of one GPU, by stretches that begin in a span of time, oldest first.
+
+        Raises  NotUnderstood; StoreFailed
+        """
+        try:
+            return tuple(samples.read(self._connection, gpu, grain, since, until))
+        except sqlite3.Error as error:
+            raise failed(error, self._path, "read") from error
 
     def close(self) -> None:
         """The file is free."""

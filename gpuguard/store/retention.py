@@ -19,7 +19,8 @@ class Settings:
     """How much is remembered; the section [store].
 
     `story_rows`, `event_rows` and `action_rows` bound the number of rows, `keep_for` their age, `max_bytes` the space
-    that all of it takes in the file. What must never be forgotten does not count.
+    that all of it takes in the file. What must never be forgotten does not count. Samples of what was measured have
+    bounds of their own; with the default ones all of the file stays below 200 MB.
     """
 
     story_rows: int = 20_000
@@ -27,6 +28,9 @@ class Settings:
     action_rows: int = 1_000
     keep_for: Seconds = Seconds(400 * DAY)  # a year of history, and room to look back at the same month
     max_bytes: Bytes = Bytes(64 * 1024 * 1024)
+    samples_full_for: Seconds = Seconds(DAY)  # what was measured, as often as it was
+    samples_minutes_for: Seconds = Seconds(30 * DAY)  # its mean, lowest and highest of each minute
+    samples_bytes: Bytes = Bytes(120 * 1024 * 1024)  # beyond this the oldest samples go, whatever their age
 
     def __post_init__(self) -> None:
         for name in ("story_rows", "event_rows", "action_rows"):
@@ -34,17 +38,22 @@ class Settings:
                 raise ValueError(f"{name}: must be at least 100; a single burst of one fault would not fit")
         if self.keep_for < DAY:
             raise ValueError(f"keep_for: must be at least {DAY:.0f} seconds, one day")
-        if self.max_bytes < 1024 * 1024:
-            raise ValueError("max_bytes: must be at least 1048576, one mebibyte")
+        for name in ("max_bytes", "samples_bytes"):
+            if getattr(self, name) < 1024 * 1024:
+                raise ValueError(f"{name}: must be at least 1048576, one mebibyte")
+        for name in ("samples_full_for", "samples_minutes_for"):
+            if getattr(self, name) < 3600.0:
+                raise ValueError(f"{name}: must be at least 3600 seconds, one hour")
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """What the rows take in the file, less what earlier deletions left free in it."""
+    """What the rows take in the file, less what earlier deletions left free in it, and less the samples."""
     pages, free, size = (
         int(connection.execute(f"PRAGMA {name}").fetchone()[0])
         for name in ("page_count", "freelist_count", "page_size")
     )
-    return (pages - free) * size
+    samples = int(connection.execute("SELECT coalesce(sum(bytes), 0) FROM samples").fetchone()[0])
+    return max(0, (pages - free) * size - samples)
 
 
 def forget(connection: sqlite3.Connection, settings: Settings, keep: Collection[str], utc: float | None) -> int:

@@ -9,14 +9,16 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gpuguard.errors import NotUnderstood, StoreFailed
+from gpuguard.model.samples import Stretch
 from gpuguard.model.story import KEPT_FOREVER, Change
 from gpuguard.ports import Clock
+from gpuguard.store import samples
 from gpuguard.store.ballast import Ballast
 from gpuguard.store.failures import failed, is_corrupt, is_full, unusable
 from gpuguard.store.lock import AgentLock
@@ -63,6 +65,7 @@ class SqliteStore(Queries):
         self._keep = tuple(sorted(keep))
         self._mutex = threading.Lock()
         self._since_forgetting = 0
+        self._condensed = 0.0
         self.forgetting_failed = 0
         _make_folder(path.parent)
         self._lock = AgentLock(path.parent)
@@ -96,11 +99,40 @@ class SqliteStore(Queries):
             self._ballast.restore()
             self._tidy(change)
 
+    def keep_samples(self, stretches: Sequence[Stretch]) -> None:
+        """The course of what was measured is on disk, what is too old of it is not, and an hour that is over has its
+        minutes. The ballast is none of its business.
+
+        Raises  StoreFailed, and then none of it was kept
+        """
+        utc = self._clock.now().utc
+        connection = self._connection
+        with self._mutex:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                samples.keep(connection, stretches)
+                if utc is not None:
+                    self._condense(utc)
+                    samples.forget(connection, self._settings, utc)
+                connection.execute("COMMIT")
+            except (sqlite3.Error, NotUnderstood) as error:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                if isinstance(error, NotUnderstood):
+                    raise StoreFailed(f"{self._path}: {error}; move the file aside to begin anew") from error
+                raise failed(error, self._path, "write") from error
+
     def close(self) -> None:
         """Everything is folded into the one file, and the folder is free for another agent."""
         with self._mutex:
             super().close()
             self._lock.release()
+
+    def _condense(self, utc: float) -> None:
+        """Looks for hours to condense once an hour, and goes on until none is left."""
+        hour = utc // samples.HOUR
+        if hour != self._condensed and not samples.condense_hours(self._connection, utc):
+            self._condensed = hour
 
     def _write(self, change: Change) -> None:
         connection = self._connection

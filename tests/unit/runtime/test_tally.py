@@ -4,8 +4,8 @@ import msgspec
 
 from gpuguard.model.events import LinesLost, LogLine
 from gpuguard.model.ids import EventId
-from gpuguard.runtime.tally import CODES_KEPT, Tally
-from tests.support.core import instant, line
+from gpuguard.runtime.tally import CODES_KEPT, XIDS_KEPT, Tally
+from tests.support.core import UTC, instant, line
 
 
 def tally() -> Tally:
@@ -59,3 +59,24 @@ def test_its_own_cost_is_measured() -> None:
     assert facts.resident_bytes > 1_000_000
     assert facts.cpu_seconds > 0
     assert (facts.actions, facts.mailbox_depth) == ({"owed": 1}, 3)
+
+
+def test_the_newest_xids_are_known_by_gpu_and_code_with_their_dates() -> None:
+    counting = tally()
+    counting.saw(line("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name=x, Ch 00000008", 1.0))
+    counting.saw(msgspec.structs.replace(line("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name=x", 5.0), repeated=3))
+    counting.saw(line("NVRM: Xid (PCI:0000:4e:00): 79, GPU has fallen off the bus.", 6.0, source="nvml"))
+    seen = {(x.pci, x.xid): (x.count, x.last_utc) for x in counting.facts((), {}, 0).xids}
+    assert seen == {("0000:3b:00.0", 43): (4, UTC + 5.0), ("0000:4e:00.0", 79): (0, UTC + 6.0)}
+
+
+def test_of_too_many_xids_the_oldest_goes() -> None:
+    counting = tally()
+    event = line("NVRM: Xid (PCI:0000:3b:00): 43, pid=7, name=x, Ch 00000008", 1.0)
+    for code in (*range(XIDS_KEPT), 0, 9999):
+        parsed = msgspec.structs.replace(event.parsed, xid=code)
+        counting.saw(LogLine(id=EventId("e"), at=event.at, source="kmsg", parsed=parsed, raw=""))
+    codes = [seen.xid for seen in counting.facts((), {}, 0).xids]
+    assert len(codes) == XIDS_KEPT
+    assert codes[-2:] == [0, 9999]
+    assert 1 not in codes

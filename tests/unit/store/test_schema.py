@@ -22,7 +22,7 @@ def tables(connection: sqlite3.Connection) -> set[str]:
 
 def test_the_newest_schema_has_every_table(connection: sqlite3.Connection) -> None:
     schema.migrate(connection, 0)
-    assert tables(connection) == {"state", "cursors", "story", "events", "actions"}
+    assert tables(connection) == {"state", "cursors", "story", "events", "actions", "samples"}
     assert schema.version_of(connection, Path("x")) == schema.newest()
 
 

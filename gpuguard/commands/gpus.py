@@ -1,0 +1,229 @@
+"""The GPUs now: health, load, memory, links, and who uses them.
+
+Asks the agent that runs, else looks by itself. A dash stands for what a GPU does not have, a question mark for what was
+asked for without an answer; neither is ever 0. With `--watch` the table is shown anew until it is interrupted.
+Exit codes  0 all healthy, 1 one is not, 2 no GPU, 64 usage error
+"""
+
+import sys
+import time
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuguard.model.health import Snapshot, SubjectView
+    from gpuguard.model.ids import SubjectId
+    from gpuguard.model.readings import Value, Values
+
+EXAMPLE = "gpuguard gpus --watch"
+
+EVERY = 2.0
+CLEAR = "\x1b[H\x1b[2J"
+HEAD = "GPU STATE     TEMP  POWER W     UTIL   SM TENS DRAM  MEMORY GiB  LINKS PROC"
+GIB = 2.0**30
+
+# Any: the answer is JSON, which mixes types.
+Facts = dict[str, Any]
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """Declares the options."""
+    from gpuguard.runtime.known import options
+
+    parser.add_argument("--watch", action="store_true", help="show it anew, until Ctrl-C")
+    parser.add_argument("--every", metavar="S", type=_pause, default=EVERY, help=f"seconds (default: {EVERY:g})")
+    options(parser)
+
+
+def _pause(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is no number of seconds") from error
+    if not 0.2 <= seconds <= 3600:
+        raise ArgumentTypeError("is to be from 0.2 to 3600 seconds")
+    return seconds
+
+
+def run(args: Namespace) -> int:
+    """Prints the table.
+
+    Raises  Absent where there is no GPU
+    """
+    from pathlib import Path
+
+    from gpuguard.errors import Absent
+    from gpuguard.runtime.assembly import assemble
+    from gpuguard.runtime.board import measured
+    from gpuguard.runtime.clock import SystemClock
+    from gpuguard.runtime.known import config_path, state_dir
+
+    root, parts = Path(args.root), assemble(config_path(args))
+    clock = SystemClock(root)
+    while True:
+        snapshot, taken_by = measured(parts, state_dir=state_dir(args), root=root, clock=clock)
+        gpus = list(_gpus(snapshot))
+        if not gpus:
+            raise Absent("no GPU is known here: no driver answers and none is on the bus; see `gpuguard status`")
+        people = _user if root == Path("/") else _nobody
+        text = _json(snapshot, gpus, taken_by, people) if args.json else _page(snapshot, gpus, people)
+        sys.stdout.write((CLEAR if args.watch and sys.stdout.isatty() else "") + text)
+        sys.stdout.flush()
+        if not args.watch:
+            return 0 if all(view is None or view.state == "healthy" for _, view, _ in gpus) else 1
+        time.sleep(args.every)
+
+
+# Who a process belongs to.
+Whose = Callable[[int], str | None]
+Gpu = tuple["SubjectId", "SubjectView | None", "Values"]
+
+
+def _gpus(snapshot: "Snapshot") -> Iterator[Gpu]:
+    """Every GPU that is known, by its index: its name, verdict and measurements."""
+    from gpuguard.model.ids import kind_of
+    from gpuguard.model.readings import merged
+
+    views = {view.id: view for view in snapshot.subjects}
+    names = sorted(name for name in {*views, *snapshot.readings} if kind_of(name) == "gpu")
+    found: list[Gpu] = [(name, views.get(name), merged(snapshot.readings.get(name, {}), snapshot.at)) for name in names]
+    yield from sorted(found, key=lambda gpu: (_number(gpu[2], "gpu_index", 1e9), gpu[0]))
+
+
+def _number(values: "Mapping[str, Value]", name: str, otherwise: float) -> float:
+    value = values.get(name)
+    return value if isinstance(value, int | float) else otherwise
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def _page(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> str:
+    from gpuguard.runtime.words import page
+
+    return page([HEAD, *(_row(snapshot, *gpu) for gpu in gpus), *_standing(gpus), *_who(snapshot, gpus, people)])
+
+
+def _row(snapshot: "Snapshot", name: "SubjectId", view: "SubjectView | None", values: "Values") -> str:
+    index = _shown(values, "gpu_index", "{:.0f}")
+    state: str = view.state if view is not None else "healthy"
+    if values.get("gpu_up") == 0 and state == "healthy":
+        state = "unknown"
+    power = f"{_shown(values, 'power_watts', '{:.0f}'):>4}/{_shown(values, 'power_limit_watts', '{:.0f}')}"
+    used, total = (_shown(values, f"memory_{what}_bytes", "{:.1f}", GIB) for what in ("used", "total"))
+    shares = " ".join(
+        f"{_shown(values, f'{what}_ratio', '{:.0f}', 0.01):>4}"
+        for what in ("utilization", "sm_active", "tensor_active", "dram_active")
+    )
+    processes = _shown(values, "process_count", "{:.0f}")
+    short = index if index not in "-?" else name.removeprefix("gpu:0000:").removeprefix("gpu:")
+    return (
+        f"{short:<3} {state:<9} {_shown(values, 'temperature_celsius', '{:.0f}'):>4}  {power:<9}  {shares}  "
+        f"{used:>5}/{total:<5} {_links(values):>6} {processes:>4}"
+    ).rstrip()
+
+
+def _shown(values: "Mapping[str, Value]", name: str, form: str, unit: float = 1.0) -> str:
+    """A value as people read it; `-` for what is absent, `?` for what is unknown."""
+    if name not in values:
+        return "-"
+    value = values[name]
+    return form.format(value / unit) if isinstance(value, int | float) else "?"
+
+
+def _links(values: "Mapping[str, Value]") -> str:
+    active = _shown(values, "nvlinks_active", "{:.0f}")
+    links = values.get("nvlink_up")
+    expected = _shown(values, "nvlinks_expected", "{:.0f}")
+    whole = expected if expected not in "-?" else (str(len(links)) if isinstance(links, tuple) else "-")
+    return active if whole == "-" else f"{active}/{whole}"
+
+
+def _standing(gpus: list[Gpu]) -> Iterator[str]:
+    """What stands against each GPU, in a few words."""
+    from gpuguard.runtime.words import paragraph
+
+    for name, view, values in gpus:
+        for finding in view.findings if view is not None else ():
+            if finding.severity != "info":
+                whom = _shown(values, "gpu_index", "gpu {:.0f}")
+                whom = whom if whom not in "-?" else name.removeprefix("gpu:")
+                yield from paragraph(f"{whom} {finding.severity} {finding.code}: {finding.reason}", hanging=2)
+
+
+def _who(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> Iterator[str]:
+    """The processes on each GPU, the largest first."""
+    rows = [
+        f"{_shown(values, 'gpu_index', '{:.0f}'):<3} {process['pid']:>8}  {process['user'] or '-':<12.12} "
+        f"{_gib(process['memory']):>6}  {process['name'] or '-':.40}"
+        for name, _, values in gpus
+        for process in _processes(snapshot, name, people)
+    ]
+    if rows:
+        yield ""
+        yield f"{'GPU':<3} {'PID':>8}  {'USER':<12} {'GiB':>6}  PROCESS"
+        yield from rows
+
+
+def _gib(value: object) -> str:
+    return f"{value / GIB:.1f}" if isinstance(value, int | float) else "?"
+
+
+def _processes(snapshot: "Snapshot", gpu: "SubjectId", people: "Whose") -> list[Facts]:
+    from gpuguard.model.readings import merged
+
+    prefix = f"process:{gpu.removeprefix('gpu:')}/"
+    found = []
+    for name, groups in snapshot.readings.items():
+        if not name.startswith(prefix) or not name[len(prefix) :].isdecimal():
+            continue
+        values = merged(groups, snapshot.at)
+        if values:
+            pid = int(name[len(prefix) :])
+            found.append(
+                {
+                    "pid": pid, "name": values.get("process_name"),
+                    "user": values.get("process_user") or people(pid), "kind": values.get("process_kind"),
+                    "memory": values.get("process_memory_bytes"), "mig": values.get("process_mig"),
+                }
+            )  # fmt: skip
+    return sorted(found, key=lambda process: (-(process["memory"] or 0), process["pid"]))
+
+
+def _nobody(pid: int) -> str | None:
+    """A recorded machine's processes are nobody's here."""
+    return None
+
+
+def _user(pid: int) -> str | None:
+    """Whose a process is, as this machine knows it; None for one that is gone."""
+    import os
+    import pwd
+
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _json(snapshot: "Snapshot", gpus: list[Gpu], taken_by: str, people: "Whose") -> str:
+    import json
+
+    facts: Facts = {
+        "at": snapshot.at.utc, "from": taken_by,
+        "gpus": [
+            {
+                "subject": name, "uuid": view.uuid if view is not None else values.get("gpu_uuid"),
+                "state": view.state if view is not None else "healthy",
+                "findings": [finding.code for finding in view.findings] if view is not None else [],
+                "readings": dict(sorted(values.items())), "processes": _processes(snapshot, name, people),
+            }
+            for name, view, values in gpus
+        ],
+    }  # fmt: skip
+    return json.dumps(facts) + "\n"

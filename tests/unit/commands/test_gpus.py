@@ -1,0 +1,88 @@
+"""What `gpuguard gpus` shows: values with their units, a dash for absent, a question mark for unknown."""
+
+import json
+
+import msgspec
+import pytest
+
+from gpuguard import cli
+from gpuguard.commands import gpus
+from gpuguard.model.health import Snapshot
+from gpuguard.model.ids import SubjectId
+from gpuguard.model.readings import Group, Values
+from gpuguard.runtime import board
+from tests.support.core import instant
+from tests.support.snapshots import full
+
+GIB = 2**30
+FIRST, SECOND = SubjectId("gpu:0000:1b:00.0"), SubjectId("gpu:0000:43:00.0")
+BUSY: Values = {
+    "gpu_index": 0, "gpu_up": 1, "temperature_celsius": 64, "power_watts": 512.4, "power_limit_watts": 700.0,
+    "utilization_ratio": 1.0, "sm_active_ratio": 0.974, "tensor_active_ratio": 0.61, "dram_active_ratio": 0.0,
+    "memory_used_bytes": 68 * GIB, "memory_total_bytes": 80 * GIB, "nvlinks_active": 17, "nvlink_up": (1,) * 17 + (0,),
+    "process_count": 1,
+}  # fmt: skip
+# No NVLink, no SM counters; power was asked for without an answer.
+PLAIN: Values = {"gpu_index": 1, "temperature_celsius": 40, "power_watts": None, "utilization_ratio": 0.0}
+
+
+def with_readings(**rows: Values) -> Snapshot:
+    base = msgspec.structs.replace(full(), subjects=())
+    readings = {
+        SubjectId(name): {"nvml/fast": Group(source="nvml", rate="fast", at=instant(0.0), valid_for=1e9, values=values)}
+        for name, values in {FIRST: BUSY, SECOND: PLAIN, **rows}.items()
+    }
+    return msgspec.structs.replace(base, at=instant(1.0), readings=readings)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = with_readings(
+        **{f"process:{FIRST[4:]}/4711": {"process_name": "python3", "process_memory_bytes": 66 * GIB}}
+    )
+    monkeypatch.setattr(board, "measured", lambda parts, **rest: (taken, "agent"))
+
+
+@pytest.mark.usefixtures("shown")
+def test_the_table_fits_and_tells_absent_from_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.run(["gpus", "--config", "/dev/null"])
+    out = capsys.readouterr().out
+    head, first, second, *rest = out.splitlines()
+    assert head == gpus.HEAD
+    assert max(map(len, out.splitlines())) <= 80
+    assert first.split() == ["0", "healthy", "64", "512/700", "100", "97", "61", "0", "68.0/80.0", "17/18", "1"]
+    assert second.split() == ["1", "healthy", "40", "?/-", "0", "-", "-", "-", "-/-", "-", "-"]
+    assert any("4711" in line and "66.0" in line and "python3" in line for line in rest)
+
+
+@pytest.mark.usefixtures("shown")
+def test_json_has_everything_that_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.run(["gpus", "--config", "/dev/null", "--json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert facts["from"] == "agent"
+    assert [gpu["subject"] for gpu in facts["gpus"]] == [FIRST, SECOND]
+    assert facts["gpus"][0]["readings"]["nvlink_up"][17] == 0
+    assert facts["gpus"][0]["processes"][0]["pid"] == 4711
+    assert facts["gpus"][1]["readings"]["power_watts"] is None
+
+
+def test_no_gpu_is_a_refusal_with_a_next_step(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = msgspec.structs.replace(full(), subjects=())
+    monkeypatch.setattr(board, "measured", lambda parts, **rest: (bare, "look"))
+    assert cli.run(["gpus", "--config", "/dev/null"]) == 2
+    assert "gpuguard status" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "nan", "quick", "1e9"])
+def test_a_pause_must_be_one(text: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.run(["gpus", "--every", text])
+    assert end.value.code == 64
+
+
+def test_an_agent_that_does_not_answer_is_no_snapshot() -> None:
+    assert board.ask_agent("127.0.0.1:1") is None
+    assert board.ask_agent("nonsense") is None
