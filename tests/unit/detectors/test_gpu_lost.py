@@ -5,7 +5,7 @@ import pytest
 from gpuguard.detectors.gpu_lost import GpuLost, Settings
 from tests.support.looks import Looks
 
-ALL = {"nvml_lost", "nvml_reset_required", "nvml_no_answer"}
+ALL = {"nvml_lost", "nvml_unlisted", "nvml_reset_required", "nvml_no_answer"}
 
 
 def look() -> Looks:
@@ -33,6 +33,16 @@ def test_a_reset_required_is_over_when_the_gpu_answers() -> None:
 def test_a_gpu_that_answers_is_neither_whatever_code_is_left() -> None:
     assert standing(look(), 1.0, gpu_up=1, nvml_error=15) == set()
     assert set(look()(1.0, gpu_up=1)) == ALL
+
+
+def test_one_that_is_listed_no_more_is_told_at_once_and_grave_when_it_lasts() -> None:
+    looks = look()
+    told = [looks(mono, gpu_up=0, nvml_error=28)["nvml_unlisted"] for mono in (1.0, 30.9, 31.0)]
+    assert [(f.stands, f.severity, f.self_evident) for f in told] == [
+        (True, "degraded", False), (True, "degraded", False), (True, "critical", False),
+    ]  # fmt: skip
+    assert standing(looks, 40.0, gpu_up=1, nvml_error=0) == set()
+    assert looks(41.0, gpu_up=0, nvml_error=28)["nvml_unlisted"].severity == "degraded"
 
 
 def test_no_answer_is_told_when_it_lasts_and_makes_unknown() -> None:
