@@ -42,11 +42,8 @@ log = structlog.get_logger()
 
 # A source that would stand in for another, and for which.
 STAND_INS = {"journal": "kmsg"}
-# Sources whose absence is no news on its own: the machine may not have them.
-OPTIONAL = (
-    "journal", "pci_config", "logfile", "nvml", "machine", "dcgm", "pcie", "infiniband", "driver_stack",
-    "process_states", "edac", "disk",
-)  # fmt: skip
+# The one source whose absence is news on its own: of the others the machine may have no use.
+NEEDED = "kmsg"
 
 
 class Messenger:
@@ -136,7 +133,7 @@ class Agent:
             ) from error
         for name, source in build_sources(self._parts, self._root, self._clock).items():
             stands_in_for = STAND_INS.get(name) if STAND_INS.get(name) in self._parts.agent.sources else None
-            self._supervisor.add(source, cursors.get(name), optional=name in OPTIONAL, stands_in_for=stands_in_for)
+            self._supervisor.add(source, cursors.get(name), optional=name != NEEDED, stands_in_for=stands_in_for)
         loop = Loop(
             store=self._store, health=health, detectors=self._parts.detectors, clock=self._clock, tally=self._tally,
             rules=self._parts.policy, settings=self._parts.loop, act=self._send, ask=self._ask, told=_tell,
