@@ -65,8 +65,14 @@ class Engine:
             self._watch(gpus)
         now = time.time()
         values: dict[int, dict[int, tuple[int | float | str, float]]] = {number: {} for number in gpus}
-        for field_group in self._field_groups:
-            latest = self._group.samples.GetLatest(field_group).values
+        for place, field_group in enumerate(self._field_groups):
+            try:
+                latest = self._group.samples.GetLatest(field_group).values
+            except self._bindings.structs.DCGMError as error:
+                if place == 0:
+                    raise
+                self.unprofiled = str(error)  # without its profiling module the engine tells the rest
+                continue
             for number in gpus:
                 for field, series in latest.get(number, {}).items():
                     newest = series[-1]

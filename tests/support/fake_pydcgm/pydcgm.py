@@ -1,8 +1,8 @@
 """NVIDIA's bindings as far as gpuguard uses them, over a story instead of a host engine.
 
 The file that FAKE_DCGM names is JSON: `version` 3 or 4, `gpus` (each with pci, uuid and values by number of the field),
-`blank` numbers, `age` of the values in seconds, and `trouble`: hang, crash, disconnected, refused, no_profiling or
-few_counters. Version 3 returns names as bytes and knows no reserved memory.
+`blank` numbers, `age` of the values in seconds, and `trouble`: hang, crash, disconnected, refused, no_profiling,
+profiling_lost or few_counters. Version 3 returns names as bytes and knows no reserved memory.
 """
 
 import json
@@ -88,6 +88,8 @@ class DcgmGroup:
         told = story()
         if told.get("trouble") == "disconnected":
             raise dcgm_structs.DCGMError_ConnectionNotValid("Host engine connection invalid/disconnected")
+        if told.get("trouble") == "profiling_lost" and fieldGroup.fieldIds[0] >= 1000:
+            raise dcgm_structs.DCGMError_ModuleNotLoaded("This request is serviced by a module that is not loaded")
         taken = (time.time() - told.get("age", 0.0)) * 1e6
         values = {}
         for number in self._numbers:

@@ -107,10 +107,11 @@ def test_an_engine_that_tells_nothing_new_is_no_engine(told: Told) -> None:
 def test_whether_it_profiles_is_told(told: Told) -> None:
     assert first_sweep(told.source()).rows[NODE] == {"dcgm_profiling": 1}
     assert NODE not in first_sweep(told.source(profiling=False)).rows
-    told.tell(trouble="no_profiling")
-    trouble = first_sweep(told.source()).rows[NODE]
-    assert trouble["dcgm_profiling"] == 0
-    assert "module that is not loaded" in str(trouble["dcgm_profiling_trouble"])
+    for trouble in ("no_profiling", "profiling_lost"):
+        told.tell(trouble=trouble)
+        node = first_sweep(told.source()).rows[NODE]
+        assert node["dcgm_profiling"] == 0
+        assert "module that is not loaded" in str(node["dcgm_profiling_trouble"])
 
 
 @pytest.mark.parametrize(
