@@ -10,7 +10,7 @@ import pytest
 
 from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.events import AnyEvent, Batch, Sweep
-from gpuguard.model.ids import NODE, PciAddress, gpu
+from gpuguard.model.ids import NODE, PciAddress, SubjectId, gpu
 from gpuguard.model.readings import Values
 from gpuguard.model.units import Seconds
 from gpuguard.runtime.clock import SystemClock
@@ -102,6 +102,13 @@ def test_an_engine_that_tells_nothing_new_is_no_engine(told: Told) -> None:
     with pytest.raises(ReadFailed, match="tells nothing of any GPU"):
         told.source(every=Seconds(0.1)).run(lived.append, None)
     assert [batch.events for batch in lived] == [(), (), ()]
+
+
+def test_an_instance_of_a_cut_gpu_is_a_row_of_its_own(told: Told) -> None:
+    told.tell(instances=[{"gpu": 1, "id": 9, "values": {"1002": 0.75, "252": 1024, "150": 40}}])
+    rows = first_sweep(told.source()).rows
+    assert rows[SubjectId("mig:0000:0f:00.0/9")] == {"mig_sm_active_ratio": 0.75, "mig_memory_used_bytes": 2.0**30}
+    assert rows[gpu(PciAddress("0000:0f:00.0"))] == {"sm_active_ratio": 0.0}
 
 
 def test_whether_it_profiles_is_told(told: Told) -> None:
