@@ -14,6 +14,7 @@ from types import FrameType
 
 import msgspec
 import structlog
+from prometheus_client.core import Metric
 
 from gpuguard import __version__
 from gpuguard.actuators import delegate, dry_run
@@ -29,7 +30,7 @@ from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities
 from gpuguard.runtime.cache import Cache
 from gpuguard.runtime.control import ControlServer
 from gpuguard.runtime.course import Course
-from gpuguard.runtime.http import LOOPBACK, SNAPSHOT, MetricsServer, Page, exposition, parse_address, printed
+from gpuguard.runtime.http import LOOPBACK, SNAPSHOT, MetricsServer, Page, metrics_page, parse_address, printed
 from gpuguard.runtime.loop import Loop
 from gpuguard.runtime.mailbox import Mailbox
 from gpuguard.runtime.notify import Notifier
@@ -41,8 +42,8 @@ log = structlog.get_logger()
 
 # A source that would stand in for another, and for which.
 STAND_INS = {"journal": "kmsg"}
-# Sources whose absence is no news on its own: the machine may not have them.
-OPTIONAL = ("journal", "pci_config", "logfile", "dcgm")
+# The one source whose absence is news on its own: of the others the machine may have no use.
+NEEDED = "kmsg"
 
 
 class Messenger:
@@ -91,6 +92,7 @@ class Agent:
         self._mailbox = Mailbox()
         self._cache = Cache(str(state_dir))
         self._metric_shelf = plugins.shelf("gpuguard.metrics")
+        self._quantities = tuple(quantities(parts.source_modules).values())
         self._notifier = Notifier()
         self._stopping = False
         self._tally = Tally(version=__version__, mode=parts.policy.mode, policy=parts.policy.name)
@@ -102,7 +104,7 @@ class Agent:
         self._control = ControlServer(str(state_dir), clock, self._mailbox.put)
         self._server = None
         if listen:
-            pages = {"/metrics": exposition(self._families)}
+            pages = {"/metrics": metrics_page(self._families)}
             if compat:
                 pages[f"/metrics/{compat}"] = self._compat_page(compat)
             address = parse_address(listen)
@@ -131,7 +133,7 @@ class Agent:
             ) from error
         for name, source in build_sources(self._parts, self._root, self._clock).items():
             stands_in_for = STAND_INS.get(name) if STAND_INS.get(name) in self._parts.agent.sources else None
-            self._supervisor.add(source, cursors.get(name), optional=name in OPTIONAL, stands_in_for=stands_in_for)
+            self._supervisor.add(source, cursors.get(name), optional=name != NEEDED, stands_in_for=stands_in_for)
         loop = Loop(
             store=self._store, health=health, detectors=self._parts.detectors, clock=self._clock, tally=self._tally,
             rules=self._parts.policy, settings=self._parts.loop, act=self._send, ask=self._ask, told=_tell,
@@ -249,7 +251,7 @@ class Agent:
 
     def _snapshot(self) -> Snapshot:
         facts = self._tally.facts(self._supervisor.views(), self._loop.action_counts(), self._mailbox.depth())
-        return take(self._loop.health, facts, self._clock.now())
+        return take(self._loop.health, facts, self._clock.now(), self._quantities)
 
     def _publish(self) -> Snapshot:
         snapshot = self._snapshot()
@@ -260,7 +262,7 @@ class Agent:
 
     def _whole_snapshot(self) -> tuple[str, bytes]:
         """Verdicts and what was measured last, as JSON: what `gpuguard gpus` shows."""
-        return "application/json", msgspec.json.encode(self._snapshot())
+        return "application/json", msgspec.json.encode(msgspec.structs.replace(self._snapshot(), quantities=()))
 
     def _compat_page(self, name: str) -> Page:
         """The page that speaks the names of another exporter."""
@@ -269,7 +271,7 @@ class Agent:
         hostname = socket.gethostname()
         return printed(lambda: module.page(self._snapshot(), settings, hostname))
 
-    def _families(self) -> Iterator[object]:
+    def _families(self) -> Iterator[Metric]:
         snapshot = self._snapshot()
         for module in self._metric_shelf.values():
             yield from module.families(snapshot)

@@ -4,6 +4,8 @@ The verdict on the whole node is that of its worst subject: CRITICAL > WARNING >
 when a subject is unfit, which no single doubtful line can make it.
 """
 
+from collections.abc import Iterable
+
 import msgspec
 
 from gpuguard.health.machine import LOG_SOURCES
@@ -20,6 +22,7 @@ from gpuguard.model.health import (
     SubjectView,
 )
 from gpuguard.model.instants import Instant
+from gpuguard.model.readings import Quantity
 
 LEVELS: dict[State, int] = {"healthy": 0, "watched": 1, "returning": 1, "unfit": 2, "unknown": 3}
 # Worst first, for people.
@@ -27,8 +30,8 @@ ORDER = (2, 1, 3, 0)
 LINE_LIMIT = 120
 
 
-def take(health: Health, shell: ShellFacts, now: Instant) -> Snapshot:
-    """The snapshot of this moment."""
+def take(health: Health, shell: ShellFacts, now: Instant, quantities: Iterable[Quantity] = ()) -> Snapshot:
+    """The snapshot of this moment; `quantities` are those that its readings may hold."""
     subjects = tuple(_subject(health.subjects[name]) for name in sorted(health.subjects))
     levels = [LEVELS[subject.state] for subject in subjects]
     if not any(source.level != "blind" for source in shell.sources if source.name in LOG_SOURCES):
@@ -37,19 +40,19 @@ def take(health: Health, shell: ShellFacts, now: Instant) -> Snapshot:
     return Snapshot(
         at=now, boot=health.boot, level=level, confirmed=level == 2,
         line=_line(health, level, shell.sources)[:LINE_LIMIT], subjects=subjects, drain=health.drain, shell=shell,
-        readings=health.readings,
+        readings=health.readings, quantities=tuple(quantities),
     )  # fmt: skip
 
 
 def without_readings(snapshot: Snapshot) -> Snapshot:
     """The snapshot as it is written down: verdicts, which change seldom."""
-    return msgspec.structs.replace(snapshot, readings={})
+    return msgspec.structs.replace(snapshot, readings={}, quantities=())
 
 
 def _subject(subject: SubjectHealth) -> SubjectView:
     return SubjectView(
         id=subject.id, state=subject.state, remedy=subject.remedy, uuid=subject.uuid, serial=subject.serial,
-        findings=tuple(_finding(standing) for standing in subject.standing),
+        findings=tuple(_finding(standing) for standing in subject.standing), index=subject.index,
     )  # fmt: skip
 
 

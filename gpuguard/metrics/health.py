@@ -1,13 +1,15 @@
 """Health of each subject, what stands against it, and the drain.
 
-Reads     the subjects and the drain of a Snapshot
+Reads     the subjects and the drain of a Snapshot; names that the driver's library told of GPUs
 Units     1 for what is so; identities are labels
 """
 
 from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.samples import Sample
 
+from gpuguard.metrics._rows import gpu_labels, rows
 from gpuguard.model.health import STATES, Snapshot
 
 
@@ -19,9 +21,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     findings = GaugeMetricFamily(
         "gpuguard_findings", "1 for each finding that stands.", labels=("subject", "code", "severity")
     )
-    identity = GaugeMetricFamily(
-        "gpuguard_gpu_info", "Which GPU is at which address; empty where not known.", labels=("pci", "uuid", "serial")
-    )
+    identity = GaugeMetricFamily("gpuguard_gpu_info", "Which GPU is which; empty where not known.")
+    told = {measured.subject: measured.values for measured in rows(snapshot, "gpu")}
     for subject in snapshot.subjects:
         for state in STATES:
             health.add_metric((subject.id, state), float(subject.state == state))
@@ -29,7 +30,12 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
             findings.add_metric((subject.id, finding.code, finding.severity), 1.0)
         kind, _, pci = subject.id.partition(":")
         if kind == "gpu":
-            identity.add_metric((pci, subject.uuid or "", subject.serial or ""), 1.0)
+            values = told.get(subject.id, {})
+            labels = {
+                **gpu_labels(subject), "pci": pci, "serial": subject.serial or "",
+                "model": str(values.get("gpu_name") or ""), "vbios": str(values.get("gpu_vbios") or ""),
+            }  # fmt: skip
+            identity.samples.append(Sample(identity.name, labels, 1.0))
     drain = GaugeMetricFamily(
         "gpuguard_drain_active", "1 while the node is out of service, by whose drain it is.", labels=("owner",)
     )

@@ -9,7 +9,7 @@ from gpuguard.model.events import SourceLevel
 from gpuguard.model.findings import Finding, Remedy, Severity
 from gpuguard.model.ids import BootId, EventId, GpuSerial, GpuUuid, IncidentId, PciAddress, SubjectId, TokenId
 from gpuguard.model.instants import Instant
-from gpuguard.model.readings import Group
+from gpuguard.model.readings import Group, Quantity
 from gpuguard.model.story import StoryEntry
 
 State = Literal["healthy", "watched", "unfit", "unknown", "returning"]
@@ -195,7 +195,7 @@ class FindingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubjectView(msgspec.Struct, frozen=True, kw_only=True):
-    """One subject's health now."""
+    """One subject's health now. `index` is the driver's number of a GPU, also of one that it does not list any more."""
 
     id: SubjectId
     state: State
@@ -203,6 +203,7 @@ class SubjectView(msgspec.Struct, frozen=True, kw_only=True):
     uuid: GpuUuid | None
     serial: GpuSerial | None
     findings: tuple[FindingView, ...]
+    index: int | None = None
 
 
 class SourceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +235,8 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `events` counts by (kind, code); `results` by (verb, result); `actions` by state; `latency` are cumulative
     histogram counts of seconds by upper bound, with their sum and the count of all. `xids` are the newest Xids by GPU
-    and code. `listen` is where it serves /metrics, '' for nowhere.
+    and code; `gpu_success` is when each GPU last answered, in seconds since 1970. `listen` is where it serves /metrics,
+    '' for nowhere.
     """
 
     version: str
@@ -254,6 +256,7 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int = 0
     actuator_ok: bool | None = None
     check_errors: dict[str, int] = {}
+    gpu_success: dict[SubjectId, float] = {}
     listen: str = ""
 
 
@@ -261,8 +264,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The node at one moment: what metrics, `check` and `status` are computed from.
 
     `level` is 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN; `confirmed` tells whether a CRITICAL may keep jobs away;
-    `line` is the one sentence for people. `readings` is what was measured last, less what is too old; it changes with
-    every sweep and is no part of what is written down.
+    `line` is the one sentence for people. `readings` is what was measured last, and `quantities` tells what its columns
+    are; it changes with every sweep and is no part of what is written down.
     """
 
     at: Instant
@@ -274,3 +277,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     drain: Drain | None
     shell: ShellFacts
     readings: dict[SubjectId, dict[str, Group]] = {}
+    quantities: tuple[Quantity, ...] = ()

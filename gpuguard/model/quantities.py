@@ -13,9 +13,8 @@ from gpuguard.model.readings import Quantity
 COUNTER_TOP = float(2**47 - 1)
 # Bytes may: 18 links at 100 GB/s pass 2**47 within two minutes. DCGM's blanks begin at 0x7ffffffffffffff0.
 BYTES_TOP = float(0x7FFFFFFFFFFFFF00)
-
-# Bounds of the histogram `nvml_call_seconds`: a scalar takes 2 to 50 us, a batch of fields a millisecond.
-NVML_CALL_BOUNDS: tuple[float, ...] = (1e-5, 5e-5, 2e-4, 1e-3, 5e-3, 2e-2, 0.1, 0.5, 2.0)
+# Seconds below which calls of the driver's library are counted: a scalar takes 40 us, a bad one hangs.
+NVML_CALL_BOUNDS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
 
 
 def _ratio(name: str, help: str, *, keep: bool = False) -> Quantity:
@@ -41,17 +40,18 @@ def _count(name: str, help: str, *, metric: str | None = "", labels: dict[str, s
     )  # fmt: skip
 
 
-def _limiter(reason: str, words: str) -> Quantity:
+def _limiter(reason: str) -> Quantity:
     return Quantity(
         name=f"{reason}_seconds_total", of="gpu", unit="seconds", kind="counter", low=0.0, high=COUNTER_TOP,
         metric="clock_event_seconds_total", labels={"reason": reason},
-        help=f"Time in which clocks were held down, by reason; {words}.",
+        help="Time in which clocks were held down, by reason.",
     )  # fmt: skip
 
 
-def _ecc(name: str, kind: str, scope: str, words: str) -> Quantity:
+def _ecc(kind: str, scope: str) -> Quantity:
     return _count(
-        name, f"Memory errors; {words}.", metric="ecc_errors_total", labels={"type": kind, "scope": scope}
+        f"ecc_{kind}_{scope}", "Memory errors since the driver was loaded (volatile) or for life (aggregate).",
+        metric="ecc_errors_total", labels={"type": kind, "scope": scope},
     )  # fmt: skip
 
 
@@ -128,15 +128,15 @@ POWER = (
         name="clock_events", of="gpu", unit="mask", help="NVML's bits of what holds clocks down now.",
         low=0, high=float(2**32), metric=None,
     ),
-    _limiter("power_violation", "the power limit"),
-    _limiter("thermal_violation", "the temperature"),
-    _limiter("sync_boost_violation", "GPUs that are clocked together"),
-    _limiter("board_limit_violation", "a limit of the board"),
-    _limiter("low_utilization_violation", "nothing to do"),
-    _limiter("reliability_violation", "the voltage's reliability"),
-    _limiter("sw_thermal_slowdown", "the driver, for the temperature"),
-    _limiter("hw_thermal_slowdown", "the hardware, for the temperature"),
-    _limiter("hw_power_brake", "the server's power brake"),
+    _limiter("power_violation"),
+    _limiter("thermal_violation"),
+    _limiter("sync_boost_violation"),
+    _limiter("board_limit_violation"),
+    _limiter("low_utilization_violation"),
+    _limiter("reliability_violation"),
+    _limiter("sw_thermal_slowdown"),
+    _limiter("hw_thermal_slowdown"),
+    _limiter("hw_power_brake"),
 )  # fmt: skip
 
 ACTIVITY = (
@@ -244,10 +244,10 @@ NVLINK = (
 RELIABILITY = (
     _flag("ecc_mode", "1 while ECC is on.", metric=None),
     _flag("ecc_mode_pending", "1 where ECC is to be on after a reset.", metric=None),
-    _ecc("ecc_corrected_volatile", "corrected", "volatile", "since the driver was loaded, or for life"),
-    _ecc("ecc_uncorrected_volatile", "uncorrected", "volatile", "since the driver was loaded, or for life"),
-    _ecc("ecc_corrected_aggregate", "corrected", "aggregate", "since the driver was loaded, or for life"),
-    _ecc("ecc_uncorrected_aggregate", "uncorrected", "aggregate", "since the driver was loaded, or for life"),
+    _ecc("corrected", "volatile"),
+    _ecc("uncorrected", "volatile"),
+    _ecc("corrected", "aggregate"),
+    _ecc("uncorrected", "aggregate"),
     _count("ecc_dram_corrected", "Corrected errors of the DRAM since the driver was loaded.", metric=None),
     _count("ecc_dram_uncorrected", "Uncorrected errors of the DRAM since the driver was loaded.", metric=None),
     _count("ecc_sram_corrected", "Corrected errors of the SRAM since the driver was loaded.", metric=None),

@@ -9,12 +9,15 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import TCPServer
 
+from prometheus_client.core import Metric
+
 from gpuguard.errors import ConfigInvalid, ReadFailed
 from gpuguard.model.units import Seconds
+from gpuguard.runtime.exposition import CONTENT_TYPE, exposition
 
 # From the connection to the last byte of the answer.
 PEER_DEADLINE = Seconds(5.0)
@@ -180,20 +183,11 @@ def _handler(pages: Mapping[str, Page], deadline: Seconds) -> type[BaseHTTPReque
     return Handler
 
 
-def exposition(families: Callable[[], Iterator[object]]) -> Page:
-    """A page in Prometheus text format, made of the families at the time of asking."""
+def metrics_page(families: Callable[[], Iterable[Metric]]) -> Page:
+    """A page in Prometheus' text format, made of the families at the time of asking."""
 
     def page() -> tuple[str, bytes]:
-        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-        from prometheus_client.registry import Collector
-
-        class Now(Collector):
-            def collect(self):  # type: ignore[no-untyped-def]
-                return families()
-
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(Now())
-        return CONTENT_TYPE_LATEST, generate_latest(registry)
+        return CONTENT_TYPE, exposition(families())
 
     return page
 

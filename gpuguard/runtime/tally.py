@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpuguard.model.actions import Result
-from gpuguard.model.events import AnyEvent, LinesLost, LogLine
+from gpuguard.model.events import AnyEvent, LinesLost, LogLine, Sweep
 from gpuguard.model.health import PolicyName, ShellFacts, SourceView, XidSeen
-from gpuguard.model.ids import PciAddress
+from gpuguard.model.ids import PciAddress, SubjectId
 
 # Seconds from the reading of a line to the committed verdict; to the drain itself it may take 0.05 at the median.
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -33,6 +33,7 @@ class Tally:
         self.store_errors = 0
         self.listen = ""
         self.actuator_ok: bool | None = None
+        self.gpu_success: dict[SubjectId, float] = {}
         self._buckets = [0] * (len(BOUNDS) + 1)
         self._latency_sum = 0.0
         self._xids: dict[tuple[PciAddress | None, int], XidSeen] = {}  # the one seen last comes last
@@ -49,6 +50,10 @@ class Tally:
             self.events[key] += event.repeated
         elif isinstance(event, LinesLost):
             self.events["lines_lost "] += event.count
+        elif isinstance(event, Sweep) and event.at.utc is not None:
+            for name, values in event.rows.items():
+                if values.get("gpu_up") == 1:
+                    self.gpu_success[name] = event.at.utc
 
     def _saw_xid(self, line: LogLine, xid: int) -> None:
         key = (line.parsed.pci, xid)
@@ -85,6 +90,7 @@ class Tally:
             latency_count=totals[-1], store_errors=self.store_errors, mailbox_depth=mailbox_depth,
             cpu_seconds=usage.ru_utime + usage.ru_stime, resident_bytes=_resident_bytes(),
             actuator_ok=self.actuator_ok, check_errors=dict(self.check_errors),
+            gpu_success=dict(self.gpu_success),
             listen=self.listen,
         )  # fmt: skip
 

@@ -12,17 +12,21 @@ pytestmark = pytest.mark.promtool
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 ALERTS = CHECKOUT / "rules" / "alerts"
+RULES = sorted(ALERTS.glob("*.yaml"))
 CASES = sorted((ALERTS / "tests").glob("*.yaml"))
 
 
-def _alerts() -> list[str]:
-    return re.findall(r"^ +- alert: (\w+)$", (ALERTS / "gpuguard.yaml").read_text(), flags=re.MULTILINE)
+def _named(kind: str, *files: Path) -> list[str]:
+    return [
+        name for file in files for name in re.findall(rf"^ +- {kind}: (\S+)$", file.read_text(), flags=re.MULTILINE)
+    ]  # fmt: skip
 
 
-def test_the_rules_are_valid() -> None:
-    done = promtool("check", "rules", "gpuguard.yaml", folder=ALERTS)
+@pytest.mark.parametrize("file", RULES, ids=lambda path: path.stem)
+def test_the_rules_are_valid(file: Path) -> None:
+    done = promtool("check", "rules", file.name, folder=ALERTS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(_alerts())} rules found" in done.stdout + done.stderr
+    assert f"{len(_named('(?:alert|record)', file))} rules found" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
@@ -31,7 +35,7 @@ def test_alert(case: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("alert", _alerts())
+@pytest.mark.parametrize("alert", _named("alert", *RULES))
 def test_each_alert_is_seen_to_fire_and_to_stay_silent(alert: str) -> None:
     """Its test file holds at least one moment when it fires and one when it does not."""
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", alert.removeprefix("Gpuguard")).lower()
@@ -39,6 +43,12 @@ def test_each_alert_is_seen_to_fire_and_to_stay_silent(alert: str) -> None:
     moments = re.findall(rf"alertname: {alert}\n +exp_alerts:(.*)", text)
     assert "" in moments
     assert " []" in moments
+
+
+@pytest.mark.parametrize("record", _named("record", *RULES))
+def test_each_recording_is_seen_to_have_the_right_value(record: str) -> None:
+    text = (ALERTS / "tests" / "recording.yaml").read_text()
+    assert re.search(rf"- expr: {record}\n +eval_time: \w+\n +exp_samples:\n +- labels: '{record}{{", text)
 
 
 def test_an_alert_that_does_not_fire_is_noticed(tmp_path: Path) -> None:
@@ -54,7 +64,9 @@ def test_an_alert_that_does_not_fire_is_noticed(tmp_path: Path) -> None:
 def test_the_scrape_configuration_is_valid(name: str, tmp_path: Path) -> None:
     """With the alerts laid beside it, as docs/metrics.md says."""
     shutil.copy(CHECKOUT / "exporters" / name, tmp_path)
-    shutil.copy(ALERTS / "gpuguard.yaml", tmp_path)
+    for file in RULES:
+        shutil.copy(file, tmp_path)
     done = promtool("check", "config", "prometheus-scrape.yaml", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(_alerts())} rules found" in done.stdout + done.stderr
+    for file in RULES:
+        assert f"{len(_named('(?:alert|record)', file))} rules found" in done.stdout + done.stderr

@@ -150,7 +150,8 @@ class Nvml:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._asked = False
-        self._hang: _Hang | None = None
+        self._hang: _Hang | None = None  # the newest; it may be over
+        self._hanging = False
         self._left: list[Talk] = []
         self._abandoned = 0
         self._known: dict[str, PciAddress] = {}
@@ -175,9 +176,7 @@ class Nvml:
             try:
                 self._watch(child)
             finally:
-                # In order, so that no call is cut short; one that was abandoned is already past that.
-                if child not in self._left and not child.stop(ENDS_WITHIN):
-                    self._left.append(child)
+                self._part_with(child)
         except _Stopping:
             return
         except Ended as error:
@@ -237,17 +236,21 @@ class Nvml:
         child = self._start()
         try:
             report = self._answer(child, Begin(self._known), self._settings.init_deadline, Begun)
-        except BaseException:
-            if child not in self._left:
-                child.abandon()
-                self._left.append(child)
+        except (_Stopping, Ended, msgspec.MsgspecError):
+            # In order even now: a process that is killed while it opens NVML has wedged GPUs before.
+            self._part_with(child)
             raise
         if isinstance(report, Refused):
-            child.stop(ENDS_WITHIN)
+            self._part_with(child)
             if report.code == LIBRARY_NOT_FOUND:
                 raise Absent("libnvidia-ml.so.1 is not installed; without NVIDIA's driver there is no GPU to look at")
             self._refused(report)
         return child
+
+    def _part_with(self, child: Talk) -> None:
+        """The child ends in order, so that no call is cut short; one that was left behind is past that."""
+        if child not in self._left and not child.stop(ENDS_WITHIN):
+            self._left.append(child)
 
     def _refused(self, report: Refused) -> None:
         """Raises ReadFailed, after the node's row said why."""
@@ -310,8 +313,6 @@ class Nvml:
         self._hang = _Hang(asked, now.mono, call, in_a_row, wait)
         self._hanging = True
         self._tell_hung(wait)
-
-    _hanging = False
 
     def _tell_hung(self, wait: float) -> None:
         """The node's row says that NVML hangs; good until after the next try."""

@@ -98,7 +98,7 @@ def test_prom_is_for_the_textfile_collector(unfit: Node, capsys: pytest.CaptureF
 def test_names_limit_the_answer(unfit: Node, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(unfit, "log_loss") == 0
     assert check(unfit, "fault_codes") == 2
-    assert "gpu:0000:4e:00.0 xid 79" in capsys.readouterr().out
+    assert "gpu:0000:4e:00.0 xid79" in capsys.readouterr().out
 
 
 def test_a_name_that_is_no_check_is_a_usage_error_that_lists_them(

@@ -11,25 +11,26 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuguard.errors import ConfigInvalid, ReadFailed
 from gpuguard.model.units import Seconds
-from gpuguard.runtime.http import PEERS, MetricsServer, exposition, parse_address
+from gpuguard.runtime.http import PEERS, MetricsServer, metrics_page, parse_address
 from gpuguard.runtime.plugins import shelf
 from tests.support.snapshots import full
 
 SHORT = Seconds(0.2)
 
 
-def families() -> Iterator[object]:
+def families() -> Iterator[Metric]:
     for module in shelf("gpuguard.metrics").values():
         yield from module.families(full())
 
 
 @pytest.fixture
 def server() -> Iterator[MetricsServer]:
-    served = MetricsServer(("127.0.0.1", 0), {"/metrics": exposition(families)})
+    served = MetricsServer(("127.0.0.1", 0), {"/metrics": metrics_page(families)})
     served.start()
     yield served
     served.stop()
@@ -91,7 +92,7 @@ def test_peers_that_never_ask_hold_nobody_up(server: MetricsServer) -> None:
 
 
 def test_a_peer_that_drips_is_cut_off_at_the_deadline_and_holds_nobody_up() -> None:
-    server = MetricsServer(("127.0.0.1", 0), {"/metrics": exposition(families)}, deadline=Seconds(0.3))
+    server = MetricsServer(("127.0.0.1", 0), {"/metrics": metrics_page(families)}, deadline=Seconds(0.3))
     server.start()
     try:
         with socket.create_connection(server.address, timeout=10) as dripping:
