@@ -1,4 +1,4 @@
-"""The real agent with NVML's fake library under it, for the benchmarks: started, asked, measured with all its children."""
+"""The real agent on the fake NVML library, for benchmarks: started, asked, measured with all its children."""
 
 import http.client
 import json
@@ -88,7 +88,9 @@ class Agent:
         ends = time.monotonic() + within
         while self.page().count(told) < count:
             if time.monotonic() > ends:
-                raise SystemExit(f"/metrics never told {told!r} {count} times; the agent's words:\n{self.words()[-3000:]}")
+                raise SystemExit(
+                    f"/metrics never told {told!r} {count} times; the agent's words:\n{self.words()[-3000:]}"
+                )
             time.sleep(0.2)
 
     def processes(self) -> list[int]:
