@@ -1,8 +1,8 @@
 """CPU of a sweep of eight GPUs: gpuguard's NVML child against nvitop's device API, on the same library in one run.
 
 Both read the same of `h100x8`: clocks, temperature, power, P-state, utilisation, memory, why clocks are low, and the
-nineteen fields of a fast sweep. What nvitop has no way to read (GPM, the margin to the temperature's limit) is left out
-of its sweep and not of ours; ours is also packed and sent to the agent. nvitop is installed by pip into an environment
+nineteen fields of a fast sweep. GPM, which nvitop has no way to read, is read by neither: sweeps follow each other too
+closely for its counters. Ours is also packed and sent to the agent. nvitop is installed by pip into an environment
 of its own in the temporary folder, once. The two take turns, so that what else the machine does hits both alike.
 Prints one JSON object; exit code 1 when our share of its CPU is more than LIMIT.
 """
@@ -21,7 +21,7 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench.idle import run_ns
+from bench._agent import process_ns
 from gpuguard.child.process import Child
 from gpuguard.sources.nvml.protocol import Begin, Begun, Look, Seen, decode_report, encode
 from gpuguard.sources.nvml.readings import FAST_FIELDS
@@ -46,8 +46,11 @@ def sweep():
         libnvml.nvmlQuery("nvmlDeviceGetCurrentClocksEventReasons", device.handle)
         libnvml.nvmlQueryFieldValues(device.handle, fields)
 sweep()
-read = [devices[0].power_usage(), *(value for value, _ in libnvml.nvmlQueryFieldValues(devices[0].handle, fields))]
-print(len(devices), sum(isinstance(value, (int, float)) for value in read), flush=True)
+d = devices[0]
+read = [d.performance_state()[1:], d.sm_clock(), d.memory_clock(), d.temperature(), d.power_usage(),
+        *d.utilization_rates(), *d.memory_info(), libnvml.nvmlQuery("nvmlDeviceGetCurrentClocksEventReasons", d.handle),
+        *(value for value, _ in libnvml.nvmlQueryFieldValues(d.handle, fields))]
+print(len(devices), sum(str(value).replace('.', '').isdigit() for value in read), flush=True)
 for line in sys.stdin:
     for _ in range(int(line)):
         sweep()
@@ -95,12 +98,12 @@ class Theirs:
 
     def sweep_ns(self, count: int) -> float:
         """Nanoseconds of CPU of one sweep."""
-        before = run_ns(self._process.pid)
+        before = process_ns(self._process.pid)
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
         self._line()
-        return (run_ns(self._process.pid) - before) / count
+        return (process_ns(self._process.pid) - before) / count
 
     def end(self) -> None:
         """It is gone."""
@@ -130,10 +133,10 @@ class Ours:
 
     def sweep_ns(self, count: int) -> float:
         """Nanoseconds of CPU of one fast sweep."""
-        before = run_ns(self._child.pid)
+        before = process_ns(self._child.pid)
         for _ in range(count):
             self._ask(Look("fast"), Seen)
-        return (run_ns(self._child.pid) - before) / count
+        return (process_ns(self._child.pid) - before) / count
 
     def end(self) -> None:
         """It is gone."""
@@ -163,6 +166,7 @@ def main() -> int:
             {
                 "gpus": ours.devices,
                 "our_values": ours.values,
+                "their_values": theirs.values,
                 "our_sweep_ms": round(own / 1e6, 3),
                 "their_sweep_ms": round(other / 1e6, 3),
                 "ratio": round(ratio, 3),
