@@ -12,7 +12,7 @@ PIECES = 32
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when something has been so without a break; None while it is not."""
+    """Since when something has been so without a break; None while it is not. A reboot is a break."""
 
     since: Instant | None = None
 
@@ -22,7 +22,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
             return self
         if not so:
             return self if self.since is None else Held()
-        return self if self.since is not None else Held(since=at)
+        return self if self.since is not None and self.since.boot == at.boot else Held(since=at)
 
     def seconds(self, at: Instant) -> float:
         """How long by now, in seconds; 0 while it is not so, or since nobody knows when."""
