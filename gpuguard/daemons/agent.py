@@ -42,7 +42,10 @@ log = structlog.get_logger()
 # A source that would stand in for another, and for which.
 STAND_INS = {"journal": "kmsg"}
 # Sources whose absence is no news on its own: the machine may not have them.
-OPTIONAL = ("journal", "pci_config", "logfile", "nvml", "dcgm")
+OPTIONAL = (
+    "journal", "pci_config", "logfile", "nvml", "machine", "dcgm", "pcie", "infiniband", "driver_stack",
+    "process_states", "edac", "disk",
+)  # fmt: skip
 
 
 class Messenger:

@@ -16,9 +16,6 @@ BYTES_TOP = float(0x7FFFFFFFFFFFFF00)
 # Seconds below which calls of the driver's library are counted: a scalar takes 40 us, a bad one hangs.
 NVML_CALL_BOUNDS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
 
-# Bounds of the histogram `nvml_call_seconds`: a scalar takes 2 to 50 us, a batch of fields a millisecond.
-NVML_CALL_BOUNDS: tuple[float, ...] = (1e-5, 5e-5, 2e-4, 1e-3, 5e-3, 2e-2, 0.1, 0.5, 2.0)
-
 
 def _ratio(name: str, help: str, *, keep: bool = False) -> Quantity:
     return Quantity(name=name, of="gpu", unit="ratio", help=help, low=0.0, high=1.05, keep=keep)

@@ -39,7 +39,20 @@ class Settings:
     state_dir: str = str(STATE_DIR)  # where the memory, the snapshot and the agent's sockets are
     listen: str = LISTEN  # HOST:PORT of /metrics; an empty text serves none
     # What is read. kmsg is the one the node cannot do without; the journal stands in while it is blind.
-    sources: tuple[str, ...] = ("kmsg", "journal", "pci_config", "nvml", "dcgm")
+    sources: tuple[str, ...] = (
+        "kmsg",
+        "journal",
+        "pci_config",
+        "nvml",
+        "machine",
+        "dcgm",
+        "pcie",
+        "infiniband",
+        "driver_stack",
+        "process_states",
+        "edac",
+        "disk",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # lines below this are not logged
     # How long a start or a single pass waits for sources to have read what was there.
     settle: Seconds = Seconds(10.0)

@@ -21,18 +21,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuguard.errors import Absent, NotUnderstood, ReadFailed
+from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.actions import Question
 from gpuguard.model.events import AnyEvent, Batch, Cursor, GpuProbed, LinesLost
-from gpuguard.model.ids import EventId, GpuUuid, PciAddress, parse_pci_address, pci_of
+from gpuguard.model.ids import EventId, GpuUuid, PciAddress, pci_of
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Clock
+from gpuguard.sweeping.gpus import DEVICES, Bus, is_asleep
 
 NAME = "pci_config"
-DEVICES = "sys/bus/pci/devices"
 DRIVER_GPUS = "proc/driver/nvidia/gpus"
-VENDOR_NVIDIA = "0x10de"
-GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
 HEADER_BYTES = 64  # all that an unprivileged reader gets, and enough
 QUESTIONS_WAITING = 64
 
@@ -59,23 +57,6 @@ class Answer:
     present: bool
     answers: bool
     uuid: GpuUuid | None = None
-
-
-def is_gpu(device: Path) -> bool:
-    """Whether sysfs shows an NVIDIA GPU here. Its vendor and class are the kernel's copy: no access to the device."""
-    try:
-        vendor = (device / "vendor").read_text(encoding="ascii").strip()
-        return vendor == VENDOR_NVIDIA and (device / "class").read_text(encoding="ascii").startswith(GPU_CLASSES)
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def is_asleep(device: Path) -> bool:
-    """Whether the device is suspended at run time; reading its config space would wake it."""
-    try:
-        return (device / "power/runtime_status").read_text(encoding="ascii").strip() == "suspended"
-    except (OSError, UnicodeDecodeError):
-        return False
 
 
 def look(device: Path) -> Answer:
@@ -122,6 +103,7 @@ class PciConfig:
         self._settings = settings
         self._clock = clock
         self._root = root
+        self._bus = Bus(root)
         self._look_at = look_at
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
@@ -140,7 +122,7 @@ class PciConfig:
         """
         if not (self._root / DEVICES).is_dir():
             raise Absent(f"{self._root / DEVICES} does not exist; this machine has no PCI bus")
-        if not self._gpus() and not self._last:
+        if not self._bus.gpus() and not self._last:
             raise Absent("no NVIDIA GPU on the PCI bus; it is looked for again later")
         next_sweep = self._clock.now().mono
         poll = select.poll()
@@ -188,23 +170,8 @@ class PciConfig:
                 asked.append(pci)
         return asked
 
-    def _gpus(self) -> list[PciAddress]:
-        try:
-            names = sorted(os.listdir(self._root / DEVICES))
-        except OSError:
-            return []
-        found = []
-        for name in names:
-            try:
-                pci = parse_pci_address(name)
-            except NotUnderstood:
-                continue  # `ls` shows bridges of odd firmware here; they are no GPU
-            if is_gpu(self._root / DEVICES / name):
-                found.append(pci)
-        return found
-
     def _sweep(self, emit: Callable[[Batch], None]) -> None:
-        here = self._gpus()
+        here = self._bus.gpus()
         awake = [pci for pci in here if pci not in self._last or not is_asleep(self._device(pci))]
         vanished = [pci for pci in self._last if pci not in here]
         events = self._probe([*awake, *vanished], changes_only=True)

@@ -2,7 +2,8 @@
 
 A machine's folder tells addresses, UUIDs, minor numbers, firmware and serial numbers already (proc/driver/nvidia,
 sys/bus/pci, dev/kmsg); from these and a product's table in `tests/support/products.py` the answers of NVML
-(`nvml.json`) are written. The same folder gives the same bytes.
+(`nvml.json`) and the files of the host's sources (`tests/support/host_files.py`) are written. The same folder gives the
+same bytes.
 """
 
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import products
+from tests.support.host_files import HOSTS, write_host
 from tests.support.machines import NAMES, NODES, gpus
 from tests.support.products import Product
 
@@ -463,10 +465,23 @@ def _short(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
+def holders(made: Json) -> list[int]:
+    """The processes on the GPUs."""
+    call = "nvmlDeviceGetComputeRunningProcesses_v3"
+    lists = (device["calls"][call] for device in made["devices"])
+    return [process["pid"] for one in lists if isinstance(one, list) for process in one]
+
+
+def write(name: str, root: Path) -> None:
+    """The machine under `root` has its nvml.json and the files of the host's sources."""
+    made = MAKERS[name](root)
+    (root / "nvml.json").write_text(written(made))
+    write_host(root, HOSTS[name], holders(made), driver(root))
+
+
 def main(names: list[str]) -> None:
     for name in names or NAMES:
-        root = NODES / name
-        (root / "nvml.json").write_text(written(MAKERS[name](root)))
+        write(name, NODES / name)
 
 
 if __name__ == "__main__":

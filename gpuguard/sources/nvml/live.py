@@ -508,7 +508,8 @@ class Live:
         assert isinstance(device, _Handle)
         samples = device.samples.get(instance)
         if samples is None:
-            self._check_gpm(device)
+            if instance is None:
+                self._check_gpm(device)
             samples = device.samples[instance] = _Samples(self._sample(), self._sample())
         now = time.monotonic()
         if samples.at is not None and now - samples.at < SHORTEST_WINDOW:

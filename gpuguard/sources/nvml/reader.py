@@ -12,11 +12,10 @@ by its UUID, wherever the list has it now:
 Only what ends NVML as a whole (the driver is gone, or is another version) leaves `sweep`; the rest is in the rows.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-
-import msgspec
 
 from gpuguard.errors import NotUnderstood
 from gpuguard.model.ids import NODE, PciAddress, SubjectId, gpu, parse_pci_address
@@ -40,6 +39,10 @@ from gpuguard.sources.nvml.library import (
 from gpuguard.sources.nvml.links import read_links
 
 Rows = dict[SubjectId, Values]
+
+BUS = "sys/bus/pci/devices"
+VENDOR_NVIDIA = "0x10de"
+GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
 
 PROCESS_LISTS = (
     ("compute", "nvmlDeviceGetComputeRunningProcesses_v3"),
@@ -69,11 +72,12 @@ class Reader:
 
     def __init__(self, library: Library, root: Path, known: Mapping[str, PciAddress] | None = None) -> None:
         self._library = library
-        self._proc = root / "proc"
+        self._proc, self._bus = root / "proc", root / BUS
         self._seen: dict[str, PciAddress] = dict(known or {})
         self._gpus: dict[str, Gpu] = {}
         self._listing_error = 0
         self._nameless = 0  # listed, but without a handle or an address
+        self._on_bus: tuple[int, list[PciAddress]] = (0, [])  # the kernel's list, as of so many nameless
         self.counts = Counts()
         self.changed = False  # what there is differs from the last sweep: what identifies must be read anew
         self._versions = self._read_versions()
@@ -99,7 +103,7 @@ class Reader:
         except NvmlError as error:
             if error.code in FATAL_CODES:
                 raise
-            if error.code not in ABSENT_CODES:
+            if error.code not in ABSENT_CODES | {NOT_FOUND}:  # a process has gone meanwhile
                 self.counts.errors += 1
             return None
 
@@ -236,6 +240,21 @@ class Reader:
         for uuid, pci in self._seen.items():
             if uuid not in self._gpus and pci not in held:
                 rows[gpu(pci)] = _lost(uuid, code)
+        if self._nameless:
+            # NVML gives neither UUID nor address of a GPU that was lost before it was opened. The kernel's list does.
+            for pci in self._unlisted():
+                if pci not in held:
+                    rows.setdefault(gpu(pci), {"gpu_up": 0, "nvml_error": code})
+
+    def _unlisted(self) -> list[PciAddress]:
+        """Where the driver has a GPU that NVML does not list by address.
+
+        Reads   /sys/bus/pci/devices/<address>/{vendor,class,driver}: the kernel's copies, no access to the device
+        """
+        if self._on_bus[0] != self._nameless or self.changed:
+            self._on_bus = (self._nameless, gpus_on_bus(self._bus))
+        listed = {one.pci for one in self._gpus.values()} | set(self._seen.values())
+        return [pci for pci in self._on_bus[1] if pci not in listed]
 
     def _node(self) -> Values:
         visible = sum(1 for one in self._gpus.values() if one.code == 0)
@@ -352,7 +371,8 @@ class Reader:
             name = (self._proc / str(pid) / "comm").read_bytes().decode(errors="replace").strip()
         except OSError:
             told = self._system("nvmlSystemGetProcessName", pid)
-            name = os.path.basename(str(told)) if told is not None else ""
+            words = str(told).split() if told is not None else []
+            name = os.path.basename(words[0]) if words else ""  # the rest may be secret
         return name if name not in NO_TEXT else None
 
     def _read_slow(self, one: Gpu, row: Values, others: Rows) -> None:
@@ -413,11 +433,33 @@ class Reader:
         return dict(self._seen)
 
 
+def gpus_on_bus(bus: Path) -> list[PciAddress]:
+    """The addresses of NVIDIA's GPUs, but for those that another driver has, as one that is passed to a guest."""
+    found = []
+    try:
+        names = sorted(os.listdir(bus))
+    except OSError:
+        return []
+    for name in names:
+        try:
+            if (bus / name / "vendor").read_text(encoding="ascii").strip() != VENDOR_NVIDIA:
+                continue
+            if not (bus / name / "class").read_text(encoding="ascii").startswith(GPU_CLASSES):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # no driver: it may have let go of what it lost
+                if os.path.basename(os.readlink(bus / name / "driver")) != "nvidia":
+                    continue
+            found.append(parse_pci_address(name))
+        except (OSError, UnicodeDecodeError, NotUnderstood):
+            continue  # gone meanwhile, or no device of ours
+    return found
+
+
 def _try_anew(one: Gpu) -> None:
     """Every call is tried again: what a GPU supports depends on its mode. In MIG mode links mean nothing."""
     fresh = Gpu(uuid=one.uuid, device=one.device, index=one.index, pci=one.pci)
     one.fast, one.medium, one.slow = fresh.fast, fresh.medium, fresh.slow
-    one.off, one.link_strikes, one.link_count = set(), {}, None
+    one.off, one.link_strikes, one.link_kinds, one.link_count = set(), {}, set(), None
     one.medium_fields = fresh.medium_fields
     cut = one.mig_mode == 1
     one.fast_fields = Fields([f for f in readings.FAST_FIELDS if not (cut and f.field in readings.LINK_FIELDS)])
@@ -433,8 +475,3 @@ def _mig(one: Gpu, number: int) -> SubjectId:
 
 def _lost(uuid: str, code: int) -> Values:
     return {"gpu_up": 0, "nvml_error": code, "gpu_uuid": uuid}
-
-
-def encode(rows: Rows) -> bytes:
-    """The rows as they cross to the agent."""
-    return msgspec.msgpack.encode(rows)

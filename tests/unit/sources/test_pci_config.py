@@ -11,7 +11,8 @@ from gpuguard.model.actions import Question
 from gpuguard.model.events import AnyEvent, Batch, GpuProbed, LinesLost
 from gpuguard.model.ids import SubjectId
 from gpuguard.runtime.clock import ManualClock, SystemClock
-from gpuguard.sources.pci_config import Answer, PciConfig, Settings, build, is_asleep, is_gpu, look, read_uuid
+from gpuguard.sources.pci_config import Answer, PciConfig, Settings, build, look, read_uuid
+from gpuguard.sweeping.gpus import is_asleep, is_gpu
 
 HEADER = bytes.fromhex("de103023") + bytes(60)
 UUID = "GPU-5a0f91c2-0b37-4e21-8d55-6c10e7a4b9d3"
