@@ -28,6 +28,10 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
         """How long by now, in seconds; 0 while it is not so, or since nobody knows when."""
         return 0.0 if self.since is None else max(0.0, seconds_between(self.since, at) or 0.0)
 
+    def lasted(self, hold: float, at: Instant) -> bool:
+        """Whether it is so, and has been for `hold` seconds; a hold of 0 is over at once."""
+        return self.since is not None and self.seconds(at) >= hold
+
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """A counter grew by so much at that time."""
