@@ -41,7 +41,8 @@ log = structlog.get_logger()
 STAND_INS = {"journal": "kmsg"}
 # Sources whose absence is no news on its own: the machine may not have them.
 OPTIONAL = (
-    "journal", "pci_config", "logfile", "machine", "pcie", "infiniband", "driver_stack", "process_states", "edac", "disk",
+    "journal", "pci_config", "logfile", "machine", "pcie", "infiniband", "driver_stack", "process_states",
+    "edac", "disk",
 )  # fmt: skip
 
 

@@ -40,7 +40,8 @@ class Settings:
     listen: str = LISTEN  # HOST:PORT of /metrics; an empty text serves none
     # What is read. kmsg is the one the node cannot do without; the journal stands in while it is blind.
     sources: tuple[str, ...] = (
-        "kmsg", "journal", "pci_config", "machine", "pcie", "infiniband", "driver_stack", "process_states", "edac", "disk",
+        "kmsg", "journal", "pci_config", "machine", "pcie", "infiniband", "driver_stack", "process_states",
+        "edac", "disk",
     )  # fmt: skip
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # lines below this are not logged
     # How long a start or a single pass waits for sources to have read what was there.
