@@ -37,6 +37,14 @@ def test_the_storms_of_the_field_report_are_told_within_ten_minutes(per_second: 
     assert (finding.severity, finding.advice, finding.remedy) == ("degraded", "test", "test")
 
 
+def test_the_limit_of_a_storm_is_reached_exactly() -> None:
+    looks = look()
+    looks(0.0, ecc_corrected_volatile=0)
+    assert not looks.stands(60.0, ecc_corrected_volatile=599_999)[STORM]
+    assert looks.stands(61.0, ecc_corrected_volatile=600_000)[STORM]
+    assert not looks.stands(662.0, ecc_corrected_volatile=600_000)[STORM]
+
+
 def test_a_slow_trickle_is_no_storm() -> None:
     looks = look()
     for mono in range(0, 7200, 60):

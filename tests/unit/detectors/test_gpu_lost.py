@@ -23,6 +23,12 @@ def test_lost_is_told_at_once_and_is_not_self_evident() -> None:
     assert finding.clears == ("reboot", "replace", "ack")
 
 
+def test_a_reset_required_needs_a_witness() -> None:
+    finding = look()(1.0, gpu_up=0, nvml_error=16)["nvml_reset_required"]
+    assert (finding.severity, finding.advice, finding.self_evident) == ("critical", "drain", False)
+    assert finding.ladder == ("reset", "reboot", "replace")
+
+
 def test_a_reset_required_is_over_when_the_gpu_answers() -> None:
     looks = look()
     assert standing(looks, 1.0, gpu_up=0, nvml_error=16) == {"nvml_reset_required"}

@@ -47,6 +47,15 @@ def test_spares_and_the_limit() -> None:
     }  # fmt: skip
 
 
+def test_what_ends_them() -> None:
+    told = look()(1.0, row_remap_pending=1, remap_banks_none=1, remapped_rows_uncorrectable=512)
+    assert {code: (f.latched, f.clears) for code, f in told.items()} == {
+        "row_remap_pending": (False, ("reset", "reboot", "replace", "ack")),
+        "row_remap_spares": (False, ("replace", "ack")),
+        "row_remap_limit": (True, ("replace", "ack")),
+    }
+
+
 @pytest.mark.parametrize(
     "column", ["row_remap_pending", "row_remap_failure", "remap_banks_none", "remapped_rows_uncorrectable"]
 )
