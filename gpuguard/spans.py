@@ -53,6 +53,7 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
         """With a new value; growth older than `within` seconds is forgotten."""
         if value is None:
             return self
+        value = float(value)
         by = 0.0 if self.last is None or value < self.last else value - self.last
         steps = self.steps
         if steps and not _recent(steps[0], at, within):

@@ -4,11 +4,7 @@ The agents play recorded machines: a healthy one, one of the next generation for
 for what a healthy one has not.
 """
 
-import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.agents import Agent
 from tests.support.dashboards import FILES, Shown, board, shown
-from tests.support.machines import machine
 from tests.support.prometheus import Prometheus
 
 pytestmark = pytest.mark.prometheus
@@ -26,43 +22,8 @@ RULES = sorted((Path(__file__).resolve().parents[2] / "rules/alerts").glob("*.ya
 MACHINES = ("h100x8", "b200x8", "h100x8-lost")
 ALL = [expression for path in FILES for expression in shown(path)]
 RECORDED = re.findall(r"record: (\S+)", "\n".join(file.read_text() for file in RULES))
-# All rates are there after two sweeps of the fast class, and the medium one follows within a minute.
-FILLED_WITHIN = 20.0
-STARTS_WITHIN = 30.0
-CONFIG = """\
-#[sources.nvml]
-#fast
-#medium
-"""
-
-
-class Agent:
-    """One agent on one recorded machine, which serves its page at `address`."""
-
-    def __init__(self, name: str, folder: Path) -> None:
-        folder.mkdir()
-        self._log = folder / "agent.log"
-        (folder / "config.toml").write_text(CONFIG)
-        command = [
-            sys.executable, "-m", "gpuguard.cli", "agent", "--config", str(folder / "config.toml"), "--json",
-            "--root", str(machine(name)), "--state-dir", str(folder / "state"), "--listen", "127.0.0.1:0",
-        ]  # fmt: skip
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )  # fmt: skip
-        ends = time.monotonic() + STARTS_WITHIN
-        while not (found := re.search(r'^.*"metrics.served".*$', self._log.read_text(), flags=re.MULTILINE)):
-            assert self.process.poll() is None, self._log.read_text()
-            assert time.monotonic() < ends, self._log.read_text()
-            time.sleep(0.05)
-        self.address = str(json.loads(found[0])["address"])
-
-    def end(self) -> None:
-        """It is gone."""
-        self.process.terminate()
-        self.process.wait(30)
+# A rate needs two sweeps, and the longest class of what is shown comes each 4 s.
+FILLED_WITHIN = 60.0
 
 
 def _asked(expression: str) -> str:
@@ -76,9 +37,8 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     with ExitStack() as open_things:
         addresses = []
         for name in MACHINES:
-            agent = Agent(name, folder / name)
-            open_things.callback(agent.end)
-            addresses.append(agent.address)
+            (folder / name).mkdir()
+            addresses.append(open_things.enter_context(Agent(name, folder / name)).address)
         server = open_things.enter_context(Prometheus(folder, addresses, RULES))
         ends = time.monotonic() + FILLED_WITHIN
         while time.monotonic() < ends and not all(server.query(_asked(asked.expression)) for asked in ALL):

@@ -16,7 +16,7 @@ STORIES = sorted([*FIXTURES.glob("scenarios/*.scn"), *FIXTURES.glob("detectors/*
 NEVER_DRAIN = (
     "teardown_45", "program_burst", "program_repeats", "fabric_nonfatal_flood", "unknown_code", "held_109",
     "power_smoothing", "old_backlog_answers", "nvlink_wedge", "nvml_lost_alone", "recovery_action_glitch",
-    "node_measured_mild",
+    "node_measured_mild", "overheating", "links_under_mig", "crc_flood", "power_brake_36h", "fabric_refused",
 )  # fmt: skip
 
 

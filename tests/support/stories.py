@@ -220,7 +220,7 @@ class Story:
             case "sweep":
                 source, _, rate = words[0].partition("/")
                 yield Sweep(
-                    id=self.next_id(source), at=at, source=source, rate=rate or "fast", rows=_rows(words[1:]),  # type: ignore[arg-type]  # the story says which
+                    id=self.next_id(source), at=at, source=source, rate=rate or "fast", rows=swept(words[1:]),  # type: ignore[arg-type]  # the story says which
                     valid_for=VALID_FOR[rate or "fast"],
                 )  # fmt: skip
             case "source":
@@ -323,7 +323,7 @@ class Story:
         return out
 
 
-def _rows(words: Sequence[str]) -> dict[SubjectId, Values]:
+def swept(words: Sequence[str]) -> dict[SubjectId, Values]:
     """The rows that `SUBJECT COLUMN=VALUE ... | SUBJECT ...` tells of."""
     rows: dict[SubjectId, Values] = {}
     for part in " ".join(words).split(" | "):

@@ -134,15 +134,17 @@ class Engine:
             self.close()
             raise ReadFailed(f"nv-hostengine at {self._where} cannot be read: {answer.error}")
         found: dict[SubjectId, Values] = {}
-        for one in answer.gpus:
+        for one in answer.entities:
             try:
-                row: Values = found.setdefault(gpu(parse_pci_address(one.pci)), {})
+                pci = parse_pci_address(one.pci)
             except NotUnderstood as error:
                 raise ReadFailed(f"nv-hostengine at {self._where} names a GPU strangely: {error}") from error
+            subject = gpu(pci) if one.instance is None else SubjectId(f"mig:{pci}/{one.instance}")
+            row = found.setdefault(subject, {})
             for number, (value, age) in one.values.items():
                 field = BY_NUMBER.get(number)
                 if field is not None and not isinstance(value, str) and age <= self._oldest:
-                    fill(row, field, value)
+                    fill(row, field, value, "gpu" if one.instance is None else "mig")
         told = {subject: values for subject, values in found.items() if values}
         if told and self._profiling:
             told[NODE] = {"dcgm_profiling": int(not answer.unprofiled)}

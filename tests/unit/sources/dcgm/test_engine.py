@@ -10,7 +10,7 @@ import pytest
 
 from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.events import AnyEvent, Batch, Sweep
-from gpuguard.model.ids import NODE, PciAddress, gpu
+from gpuguard.model.ids import NODE, PciAddress, SubjectId, gpu
 from gpuguard.model.readings import Values
 from gpuguard.model.units import Seconds
 from gpuguard.runtime.clock import SystemClock
@@ -104,13 +104,21 @@ def test_an_engine_that_tells_nothing_new_is_no_engine(told: Told) -> None:
     assert [batch.events for batch in lived] == [(), (), ()]
 
 
+def test_an_instance_of_a_cut_gpu_is_a_row_of_its_own(told: Told) -> None:
+    told.tell(instances=[{"gpu": 1, "id": 9, "values": {"1002": 0.75, "252": 1024, "150": 40}}])
+    rows = first_sweep(told.source()).rows
+    assert rows[SubjectId("mig:0000:0f:00.0/9")] == {"mig_sm_active_ratio": 0.75, "mig_memory_used_bytes": 2.0**30}
+    assert rows[gpu(PciAddress("0000:0f:00.0"))] == {"sm_active_ratio": 0.0}
+
+
 def test_whether_it_profiles_is_told(told: Told) -> None:
     assert first_sweep(told.source()).rows[NODE] == {"dcgm_profiling": 1}
     assert NODE not in first_sweep(told.source(profiling=False)).rows
-    told.tell(trouble="no_profiling")
-    trouble = first_sweep(told.source()).rows[NODE]
-    assert trouble["dcgm_profiling"] == 0
-    assert "module that is not loaded" in str(trouble["dcgm_profiling_trouble"])
+    for trouble in ("no_profiling", "profiling_lost"):
+        told.tell(trouble=trouble)
+        node = first_sweep(told.source()).rows[NODE]
+        assert node["dcgm_profiling"] == 0
+        assert "module that is not loaded" in str(node["dcgm_profiling_trouble"])
 
 
 @pytest.mark.parametrize(
