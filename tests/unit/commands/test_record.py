@@ -16,6 +16,7 @@ from gpuguard.errors import GpuguardError
 from gpuguard.runtime import recording
 from gpuguard.runtime.recording import Kept, Pace, ask_nvml, copy_host, write_nvml, write_origin
 from gpuguard.runtime.redaction import Redaction
+from gpuguard.sources.nvml.library import UNKNOWN, NvmlError
 from gpuguard.sources.nvml.noted import Noted
 from gpuguard.sources.nvml.played import Player, load
 from gpuguard.sources.nvml.reader import Reader, Rows
@@ -180,6 +181,7 @@ def test_a_driver_that_hangs_is_left_alone(tmp_path: Path, monkeypatch: pytest.M
     class Hung(Player):
         def open(self) -> None:
             woken.wait(10)
+            raise NvmlError(UNKNOWN)
 
     hung = Hung(load(machine("l40sx4") / "nvml.json"), Time())
     monkeypatch.setattr(recording, "library_of", lambda root: hung)
