@@ -5,7 +5,7 @@ A bad cable or module shows so days before the link breaks. What a link counts w
 Reads     ib_symbol_error_total, ib_port_rcv_errors_total, ib_local_link_integrity_errors_total,
           ib_excessive_buffer_overrun_errors_total, ib_link_error_recovery_total, ib_rx_icrc_encapsulated_total of each
           port; a counter that is absent or unknown is left out
-Source    InfiniBand Architecture Specification 1, PortCounters; infiniband-diags, etc/error_thresholds
+Source    InfiniBand Architecture Specification 1, PortCounters; infiniband-diags, ibqueryerrors(8)
 Clears    when they came more slowly for an hour
 """
 
