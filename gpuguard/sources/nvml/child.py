@@ -55,6 +55,7 @@ class Served:
         self._reader: Reader | None = None
         self._told: dict[str, str] | None = None
         self._ended = threading.Event()
+        self._hearing = False
 
     def run(self) -> None:
         """The agent was answered until it went away."""
@@ -73,11 +74,13 @@ class Served:
         if isinstance(request, Begin):
             self._watch.open()
             self._reader = Reader(self._watch, self._root, request.known)
-            threading.Thread(target=self._hear_events, name="events", daemon=True).start()
             self._send(Begun(time.perf_counter() - began))
         elif isinstance(request, Look) and self._reader is not None:
             reader = self._reader
             rows = reader.sweep(request.rate, request.held)
+            if not self._hearing:  # the GPUs to be heard are known by the first sweep
+                self._hearing = True
+                threading.Thread(target=self._hear_events, name="events", daemon=True).start()
             known = reader.known
             told = known if known != self._told else None
             self._told = dict(known)
