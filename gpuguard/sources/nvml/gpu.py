@@ -228,6 +228,7 @@ class Gpu:
     slow: Calls = field(default_factory=lambda: Calls(list(readings.SLOW)))
     off: set[str] = field(default_factory=set)  # other calls that are not supported
     link_strikes: dict[int, int] = field(default_factory=dict)
+    link_kinds: set[int] = field(default_factory=set)  # fields that its links were found to have
     link_count: int | None = None
     mig_mode: int | None = None
     mig_pending: int | None = None

@@ -85,11 +85,11 @@ def _count(gpu: Gpu, library: Library, counts: Counts) -> int | None:
 def _batch(gpu: Gpu, links: int, library: Library, counts: Counts) -> dict[int, Kind]:
     """What each kind of field gave, by link; without those that no link supports."""
     strikes = gpu.link_strikes
-    # What both generations could tell is asked the newer way only where the older one is not supported.
+    # What both generations could tell is asked the newer way only where the older one is not known to be supported.
     newer_only = {readings.LINK5_TX: readings.LINK_TX, readings.LINK5_RX: readings.LINK_RX}
     asked = [
         kind for kind in _KINDS
-        if strikes.get(kind, 0) < STRIKES and (kind not in newer_only or strikes.get(newer_only[kind], 0))
+        if strikes.get(kind, 0) < STRIKES and newer_only.get(kind) not in gpu.link_kinds
     ]  # fmt: skip
     if not asked:
         return {}
@@ -110,6 +110,7 @@ def _batch(gpu: Gpu, links: int, library: Library, counts: Counts) -> dict[int, 
             if isinstance(value, NvmlError) and value.code not in ABSENT_CODES:
                 counts.failed({}, (), value)
         found[kind] = own
+    gpu.link_kinds.update(found)
     return found
 
 

@@ -371,7 +371,8 @@ class Reader:
             name = (self._proc / str(pid) / "comm").read_bytes().decode(errors="replace").strip()
         except OSError:
             told = self._system("nvmlSystemGetProcessName", pid)
-            name = os.path.basename(str(told)) if told is not None else ""
+            words = str(told).split() if told is not None else []
+            name = os.path.basename(words[0]) if words else ""  # the rest may be secret
         return name if name not in NO_TEXT else None
 
     def _read_slow(self, one: Gpu, row: Values, others: Rows) -> None:
@@ -458,7 +459,7 @@ def _try_anew(one: Gpu) -> None:
     """Every call is tried again: what a GPU supports depends on its mode. In MIG mode links mean nothing."""
     fresh = Gpu(uuid=one.uuid, device=one.device, index=one.index, pci=one.pci)
     one.fast, one.medium, one.slow = fresh.fast, fresh.medium, fresh.slow
-    one.off, one.link_strikes, one.link_count = set(), {}, None
+    one.off, one.link_strikes, one.link_kinds, one.link_count = set(), {}, set(), None
     one.medium_fields = fresh.medium_fields
     cut = one.mig_mode == 1
     one.fast_fields = Fields([f for f in readings.FAST_FIELDS if not (cut and f.field in readings.LINK_FIELDS)])

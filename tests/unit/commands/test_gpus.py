@@ -27,7 +27,7 @@ PLAIN: Values = {"gpu_index": 1, "temperature_celsius": 40, "power_watts": None,
 
 
 def with_readings(**rows: Values) -> Snapshot:
-    base = msgspec.structs.replace(full(), subjects=())
+    base = msgspec.structs.replace(full(), subjects=(), readings={})
     readings = {
         SubjectId(name): {"nvml/fast": Group(source="nvml", rate="fast", at=instant(0.0), valid_for=1e9, values=values)}
         for name, values in {FIRST: BUSY, SECOND: PLAIN, **rows}.items()
@@ -70,7 +70,7 @@ def test_json_has_everything_that_was_measured(capsys: pytest.CaptureFixture[str
 def test_no_gpu_is_a_refusal_with_a_next_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare = msgspec.structs.replace(full(), subjects=())
+    bare = msgspec.structs.replace(full(), subjects=(), readings={})
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (bare, "look"))
     assert cli.run(["gpus", "--config", "/dev/null"]) == 2
     assert "gpuguard status" in capsys.readouterr().err
