@@ -244,7 +244,8 @@ def _json(snapshot: "Snapshot", gpus: list[Gpu], taken_by: str, people: "Whose")
                 "subject": name, "uuid": view.uuid if view is not None else values.get("gpu_uuid"),
                 "state": view.state if view is not None else "healthy",
                 "findings": [finding.code for finding in view.findings] if view is not None else [],
-                "readings": dict(sorted(values.items())), "instances": _mig(snapshot, name), "processes": _processes(snapshot, name, people),
+                "readings": dict(sorted(values.items())), "instances": _mig(snapshot, name),
+                "processes": _processes(snapshot, name, people),
             }
             for name, view, values in gpus
         ],
