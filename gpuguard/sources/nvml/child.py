@@ -55,12 +55,8 @@ class Served:
         self._reader: Reader | None = None
         self._told: dict[str, str] | None = None
         self._ended = threading.Event()
-<<<<<<< HEAD
-        self._hearing = False
-=======
         self._others = True  # there are GPUs whose events are not collected yet
         self._hearing = threading.Thread(target=self._hear_events, name="events", daemon=True)
->>>>>>> nvml
 
     def run(self) -> None:
         """The agent was answered until it went away."""
@@ -86,9 +82,6 @@ class Served:
         elif isinstance(request, Look) and self._reader is not None:
             reader = self._reader
             rows = reader.sweep(request.rate, request.held)
-            if not self._hearing:  # the GPUs to be heard are known by the first sweep
-                self._hearing = True
-                threading.Thread(target=self._hear_events, name="events", daemon=True).start()
             known = reader.known
             told = known if known != self._told else None
             self._told = dict(known)
