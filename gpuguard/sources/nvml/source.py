@@ -58,7 +58,7 @@ HOLDS_GPU = frozenset({79})
 HOLDS_NODE = frozenset({119, 120})
 INTERVALS = 3  # a row is good for so many: one sweep may be late, and one be lost
 TELLS_WITHIN = 0.3  # seconds for a stuck child to say where; that thread is not stuck
-ENDS_WITHIN = 2.5  # seconds for a child to leave the driver in order
+ENDS_WITHIN = 3.5  # seconds for a child to leave the driver in order
 LEFT_BEHIND = 2  # children that SIGKILL does not end; with so many no other is started
 
 
