@@ -6,11 +6,14 @@ again, 6 ms for 1,300 series, which a node pays at each scrape.
 Source  prometheus.io/docs/instrumenting/exposition_formats, text format 0.0.4
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import lru_cache
 
 from prometheus_client.core import Metric
 from prometheus_client.utils import floatToGoString
 
+# Twice as many as any node has series.
+LABELS_KEPT = 4096
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -20,24 +23,22 @@ def exposition(families: Iterable[Metric]) -> bytes:
     Shape   families of types gauge, counter and histogram, without timestamps; their names are well formed
     """
     lines: list[str] = []
-    # Samples of one subject share their labels. The labels are held here as well, so that no other take their place.
-    written: dict[int, tuple[Mapping[str, str], str]] = {}
     for family in families:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         help = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
         lines.append(f"# HELP {name} {help}\n# TYPE {name} {family.type}\n")
-        for sample in family.samples:
-            labels = sample.labels
-            if (known := written.get(id(labels))) is None:
-                known = written[id(labels)] = (labels, _labels(labels))
-            lines.append(f"{sample.name}{known[1]} {_number(sample.value)}\n")
+        lines += [
+            f"{sample.name}{_labels(*sample.labels.items())} {_number(sample.value)}\n" for sample in family.samples
+        ]
     return "".join(lines).encode()
 
 
-def _labels(labels: Mapping[str, str]) -> str:
+# Labels are the same from scrape to scrape; to write them anew took half of the time of a page.
+@lru_cache(maxsize=LABELS_KEPT)
+def _labels(*labels: tuple[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items())]) + "}"
+    return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in sorted(labels)]) + "}"
 
 
 def _escaped(value: str) -> str:
