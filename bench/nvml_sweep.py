@@ -1,109 +1,151 @@
-"""What a sweep of the GPUs costs: the reader and its encoding in the child, decoding and handing over in the agent.
+"""What watching eight GPUs costs: CPU of the agent and its child together, and memory that stays what it is.
 
-The library's own time is taken off: answers come from the player, which is timed apart. CPU time of this thread, the
-median of five runs. Prints one line for each machine and class; --json for a machine.
+Three parts, all with the real nvidia-ml-py on the fake library that plays `h100x8`:
+  cpu    the real agent with NVML alone, a fast sweep every 5 s, then every 1 s; medium and slow ones at their pace
+  hangs  one process with the agent's loop, store and metrics in it, whose child hangs in a call, is judged hung and
+         left behind, over and over
+  day    the same process on a clock that leaps from sweep to sweep through 24 hours, a page of metrics each minute
+Prints one JSON object; exit code 1 when one of the numbers asked for is not met. Names of parts as arguments measure
+those alone.
 """
 
 import argparse
 import json
-import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from gpuguard.model.events import Sweep
-from gpuguard.model.ids import EventId
-from gpuguard.model.readings import Rate
-from gpuguard.runtime.clock import ManualClock
-from gpuguard.sources.nvml.played import Player, load
-from gpuguard.sources.nvml.protocol import Seen, decode_report, encode
-from gpuguard.sources.nvml.reader import Reader
-from gpuguard.sources.nvml.stopwatch import Stopwatch
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-NODES = Path(__file__).resolve().parents[1] / "fixtures" / "nodes"
-RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
-TIMES = 200
+from bench._agent import GPUS, Agent, spent
+from bench._leaping import Simulated
+from bench.idle import pss_mib
+from gpuguard.errors import ReadFailed
+from gpuguard.sources.nvml import Settings
+from tests.support.fake_nvml import FakeNvml
+from tests.support.machines import machine
 
-
-def milliseconds(work: Callable[[], object]) -> float:
-    """CPU time of one call, the median of five runs."""
-    runs = []
-    for _ in range(5):
-        began = time.thread_time()
-        for _ in range(TIMES):
-            work()
-        runs.append((time.thread_time() - began) / TIMES * 1000)
-    return statistics.median(runs)
+CONFIG = """\
+[agent]
+sources = ["nvml"]
+[sources.nvml]
+fast = {fast:.1f}
+"""
+ASKED = {"cpu_percent_5s": 0.3, "cpu_percent_1s": 1.0, "pss_mib": 70, "growth_mib": 2.0, "history_mib": 200}
+WARM_UP = 8.0  # seconds; the first sweep of each class is past
+DAY = 86400.0
 
 
-def measure(machine: str, rate: Rate) -> dict[str, float]:
-    """What one sweep of a class costs on one machine."""
-    player = Player(load(NODES / machine / "nvml.json"), time.monotonic)
-    player.open()
-    bare, timed = Reader(player, NODES / machine), Stopwatch(player)
-    reader = Reader(timed, NODES / machine)
-    for each in RATES * 4:  # what is not supported is known by then
-        bare.sweep(each)
-        reader.sweep(each)
-    whole = milliseconds(lambda: reader.sweep(rate))
-    # The same calls once more, with nothing around them.
-    calls: list[tuple[str, tuple[object, ...]]] = []
-    _record(player, calls)
-    bare.sweep(rate)
-    for name in ("call", "fields", "gpm", "devices", "system", "parts"):
-        delattr(player, name)
-    asked = [(getattr(player, name), arguments) for name, arguments in calls]
-    library = milliseconds(lambda: [_asked(ask, arguments) for ask, arguments in asked])
-    report = Seen(rate, reader.sweep(rate), 0.001, timed.histogram, False, None)
-    message = encode(report)
-    clock = ManualClock()
+class Cpu(NamedTuple):
+    """Percent of one core, and MiB of all processes, while sweeps came at a pace."""
 
-    def take() -> Sweep:
-        seen = decode_report(message)
-        assert isinstance(seen, Seen)
-        return Sweep(id=EventId("x"), at=clock.now(), source="nvml", rate=rate, valid_for=15.0, rows=seen.rows)
-
-    return {
-        "reader_ms": whole - library, "library_ms": library, "encode_ms": milliseconds(lambda: encode(report)),
-        "agent_ms": milliseconds(take), "bytes": float(len(message)), "calls": float(len(calls)),
-    }  # fmt: skip
+    percent: float
+    agent_percent: float
+    pss: float
 
 
-def _asked(ask: Callable[..., object], arguments: tuple[object, ...]) -> None:
-    ask(*arguments)
+def cpu(fast: float, seconds: float) -> Cpu:
+    """What the real agent spends while it sweeps every `fast` seconds."""
+    with (
+        FakeNvml(machine("h100x8")) as nvml,
+        tempfile.TemporaryDirectory(prefix="gg-sweep-") as name,
+        Agent(Path(name), CONFIG.format(fast=fast), nvml.env()) as agent,
+    ):
+        agent.wait_for("\ngpuguard_power_watts{", GPUS)
+        time.sleep(WARM_UP)
+        began, before = time.monotonic(), agent.cpu_ns()
+        time.sleep(seconds)
+        after, took = agent.cpu_ns(), time.monotonic() - began
+        own = after[agent.pid] - before[agent.pid]
+        return Cpu(spent(before, after) / took / 1e7, own / took / 1e7, agent.pss_mib())
 
 
-def _record(player: Player, calls: list[tuple[str, tuple[object, ...]]]) -> None:
-    """Every call of the player is written down from now on."""
-    for name in ("call", "fields", "gpm", "devices", "system", "parts"):
-        original = getattr(player, name)
+@contextmanager
+def simulated(nvml: FakeNvml, settings: Settings) -> Iterator[Simulated]:
+    """An agent on a leaping clock, in this process."""
+    with tempfile.TemporaryDirectory(prefix="gg-sweep-") as name:
+        agent = Simulated(Path(name), CONFIG.format(fast=settings.fast), nvml.env(), settings)
+        try:
+            yield agent
+        finally:
+            agent.end()
 
-        def noted(*arguments: object, name: str = name, original: Callable[..., object] = original) -> object:
-            answer = original(*arguments)
-            calls.append((name, arguments))
-            return answer
 
-        setattr(player, name, noted)
+def hangs(count: int) -> dict[str, object]:
+    """Memory after so many calls that hung, against that after the first few."""
+    settings = Settings(fast_deadline=0.05, init_deadline=60.0, first_wait=1.0, longest_wait=1.0)  # type: ignore[arg-type]
+    with FakeNvml(machine("h100x8")) as nvml, simulated(nvml, settings) as agent:
+        agent.run(agent.clock.now().mono + 600.0)
+        nvml.hang("nvmlDeviceGetPowerUsage", device=3)
+        early, done, began = 0.0, 0, time.monotonic()
+        while done < count:
+            try:
+                agent.run(agent.clock.now().mono + DAY)
+            except ReadFailed:
+                done += 1
+            if done in (count // 10, count):
+                early, late = early or pss_mib(agent.pid), pss_mib(agent.pid)
+            if done % 100 == 0:
+                sys.stderr.write(f"nvml_sweep: {done} calls hung after {time.monotonic() - began:.0f} s\n")
+        return {"hung": done, "pss_mib_early": early, "pss_mib": late, "growth_mib": late - early, **agent.left_over()}
+
+
+def day(hours: float) -> dict[str, object]:
+    """Memory and history after so many simulated hours, against those after the first."""
+    settings = Settings()
+    # The library's own time has to keep up, or nothing would move: some 500 simulated seconds pass in one.
+    with FakeNvml(machine("h100x8"), speed=500.0) as nvml, simulated(nvml, settings) as agent:
+        first, began = agent.clock.now().mono, time.monotonic()
+        early = total = 0.0
+        for hour in range(1, round(hours) + 1):
+            agent.run(first + hour * 3600.0)
+            total = agent.pss_mib()
+            early = total if hour == 1 else early
+            sys.stderr.write(f"nvml_sweep: hour {hour}, {total:.1f} MiB, after {time.monotonic() - began:.0f} s\n")
+        return {
+            "sweeps": agent.sweeps, "pss_mib_early": early, "pss_mib": total, "growth_mib": total - early,
+            "history_mib": agent.history_mib(),
+        }  # fmt: skip
+
+
+def rounded(part: dict[str, object]) -> dict[str, object]:
+    """To the second digit."""
+    return {name: round(value, 2) if isinstance(value, float) else value for name, value in part.items()}
 
 
 def main() -> int:
-    """Exit code; 1 when a fast sweep of eight GPUs costs more than a millisecond on either side."""
-    parser = argparse.ArgumentParser(description="What a sweep of the GPUs costs.")
-    parser.add_argument("--json", action="store_true", help="one object for a machine to read")
-    parser.add_argument("machines", nargs="*", default=["h100x8", "a100x8", "b200x8", "h100x8-mig"])
-    asked = parser.parse_args()
-    found = {machine: {rate: measure(machine, rate) for rate in RATES} for machine in asked.machines}
-    if asked.json:
-        print(json.dumps(found))
-    for machine, rates in found.items() if not asked.json else ():
-        for rate, cost in rates.items():
-            words = "  ".join(f"{name} {value:.3f}" if name.endswith("_ms") else f"{name} {value:.0f}"
-                              for name, value in cost.items())  # fmt: skip
-            print(f"{machine:<12} {rate:<7} {words}")
-    fast = [rates["fast"] for rates in found.values()]
-    return int(any(cost["reader_ms"] + cost["encode_ms"] > 1.0 or cost["agent_ms"] > 1.0 for cost in fast))
+    """0 all that was asked for holds, 1 something does not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="cpu, hangs or day; all without")
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long each pace is measured")
+    parser.add_argument("--hangs", type=int, default=1000, help="how many calls hang")
+    parser.add_argument("--hours", type=float, default=24.0, help="how many hours are simulated")
+    args = parser.parse_args()
+    wanted = args.parts or ["cpu", "hangs", "day"]
+    result: dict[str, object] = {}
+    holds = True
+    if "cpu" in wanted:
+        for fast, name in ((5.0, "cpu_percent_5s"), (1.0, "cpu_percent_1s")):
+            sys.stderr.write(f"nvml_sweep: a sweep every {fast:.0f} s for {args.seconds:.0f} s\n")
+            measured = cpu(fast, args.seconds)
+            result |= {name: round(measured.percent, 3), f"agent_{name}": round(measured.agent_percent, 3)}
+            result[f"pss_mib_{fast:.0f}s"] = round(measured.pss, 1)
+            holds = holds and measured.percent <= ASKED[name] and measured.pss <= ASKED["pss_mib"]
+    for name, part in (("hangs", lambda: hangs(args.hangs)), ("day", lambda: day(args.hours))):
+        if name in wanted:
+            told = part()
+            result[name] = rounded(told)
+            growth, history = told["growth_mib"], told.get("history_mib", 0.0)
+            assert isinstance(growth, float)
+            assert isinstance(history, float)
+            holds = holds and growth <= ASKED["growth_mib"] and history <= ASKED["history_mib"]
+    print(json.dumps({**result, "asked": ASKED, "holds": holds}))
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -12,7 +12,7 @@ PIECES = 32
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when something has been so without a break; None while it is not."""
+    """Since when something has been so without a break; None while it is not. A reboot is a break."""
 
     since: Instant | None = None
 
@@ -22,11 +22,15 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
             return self
         if not so:
             return self if self.since is None else Held()
-        return self if self.since is not None else Held(since=at)
+        return self if self.since is not None and self.since.boot == at.boot else Held(since=at)
 
     def seconds(self, at: Instant) -> float:
         """How long by now, in seconds; 0 while it is not so, or since nobody knows when."""
         return 0.0 if self.since is None else max(0.0, seconds_between(self.since, at) or 0.0)
+
+    def lasted(self, hold: float, at: Instant) -> bool:
+        """Whether it is so, and has been for `hold` seconds; a hold of 0 is over at once."""
+        return self.since is not None and self.seconds(at) >= hold
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +53,7 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
         """With a new value; growth older than `within` seconds is forgotten."""
         if value is None:
             return self
+        value = float(value)
         by = 0.0 if self.last is None or value < self.last else value - self.last
         steps = self.steps
         if steps and not _recent(steps[0], at, within):

@@ -15,7 +15,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--state-dir", metavar="DIR", help="where the memory is kept (default: /var/lib/gpuguard)")
     parser.add_argument("--root", metavar="DIR", default="/", help="a recorded machine instead of this one")
     parser.add_argument("--listen", metavar="HOST:PORT", help="where /metrics is served; '' for nowhere")
-    parser.add_argument("--compat", choices=("dcgm",), help="also serve /metrics/dcgm (needs the source nvml)")
+    parser.add_argument("--compat", choices=("dcgm",), help="also serve /metrics/dcgm, in dcgm-exporter's names")
     parser.add_argument("--once", action="store_true", help="one pass over all sources, then exit")
     parser.add_argument("--json", action="store_true", help="log as JSON even on a terminal")
 
@@ -42,13 +42,14 @@ def run(args: Namespace) -> int:
             parse_address(args.listen)
         except ConfigInvalid as error:
             raise UsageError(f"--{error}") from error
-    if args.compat:
-        raise ConfigInvalid(["--compat dcgm: DCGM's metrics need the source nvml, which this version does not have"])
     parts = assemble(Path(args.config) if args.config else None)
     clock = SystemClock(root)
     set_up_log(clock, form="json" if args.json else "auto", level=parts.agent.log_level)
     listen = args.listen if args.listen is not None else parts.agent.listen
     if args.once:
         listen = None
-    agent = Agent(parts, state_dir=Path(args.state_dir or parts.agent.state_dir), root=root, listen=listen, clock=clock)
+    agent = Agent(
+        parts, state_dir=Path(args.state_dir or parts.agent.state_dir), root=root, listen=listen, clock=clock,
+        compat=args.compat or parts.agent.compat,
+    )  # fmt: skip
     return agent.run(once=args.once)

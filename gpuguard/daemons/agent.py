@@ -6,6 +6,7 @@ loop, which alone decides. Nothing but the loop touches the health.
 
 import queue
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities
 from gpuguard.runtime.cache import Cache
 from gpuguard.runtime.control import ControlServer
 from gpuguard.runtime.course import Course
-from gpuguard.runtime.http import LOOPBACK, SNAPSHOT, MetricsServer, metrics_page, parse_address
+from gpuguard.runtime.http import LOOPBACK, SNAPSHOT, MetricsServer, Page, metrics_page, parse_address, printed
 from gpuguard.runtime.loop import Loop
 from gpuguard.runtime.mailbox import Mailbox
 from gpuguard.runtime.notify import Notifier
@@ -41,11 +42,8 @@ log = structlog.get_logger()
 
 # A source that would stand in for another, and for which.
 STAND_INS = {"journal": "kmsg"}
-# Sources whose absence is no news on its own: the machine may not have them.
-OPTIONAL = (
-    "journal", "pci_config", "logfile", "nvml", "machine", "dcgm", "pcie", "infiniband", "driver_stack",
-    "process_states", "edac", "disk",
-)  # fmt: skip
+# The one source whose absence is news on its own: of the others the machine may have no use.
+NEEDED = "kmsg"
 
 
 class Messenger:
@@ -85,7 +83,9 @@ class Agent:
     Raises  StoreFailed when the state directory cannot be used; ReadFailed when an address cannot be listened on
     """
 
-    def __init__(self, parts: Parts, *, state_dir: Path, root: Path, listen: str | None, clock: Clock) -> None:
+    def __init__(
+        self, parts: Parts, *, state_dir: Path, root: Path, listen: str | None, clock: Clock, compat: str = ""
+    ) -> None:
         self._parts, self._clock, self._root = parts, clock, root
         opened = open_store(state_dir / DATABASE, clock=clock, settings=parts.config.settings("store"))
         self._store: SqliteStore = opened.store
@@ -105,6 +105,8 @@ class Agent:
         self._server = None
         if listen:
             pages = {"/metrics": metrics_page(self._families)}
+            if compat:
+                pages[f"/metrics/{compat}"] = self._compat_page(compat)
             address = parse_address(listen)
             if address[0] in LOOPBACK:
                 # It names processes: for this node's users alone, who see them anyway.
@@ -131,7 +133,7 @@ class Agent:
             ) from error
         for name, source in build_sources(self._parts, self._root, self._clock).items():
             stands_in_for = STAND_INS.get(name) if STAND_INS.get(name) in self._parts.agent.sources else None
-            self._supervisor.add(source, cursors.get(name), optional=name in OPTIONAL, stands_in_for=stands_in_for)
+            self._supervisor.add(source, cursors.get(name), optional=name != NEEDED, stands_in_for=stands_in_for)
         loop = Loop(
             store=self._store, health=health, detectors=self._parts.detectors, clock=self._clock, tally=self._tally,
             rules=self._parts.policy, settings=self._parts.loop, act=self._send, ask=self._ask, told=_tell,
@@ -261,6 +263,13 @@ class Agent:
     def _whole_snapshot(self) -> tuple[str, bytes]:
         """Verdicts and what was measured last, as JSON: what `gpuguard gpus` shows."""
         return "application/json", msgspec.json.encode(msgspec.structs.replace(self._snapshot(), quantities=()))
+
+    def _compat_page(self, name: str) -> Page:
+        """The page that speaks the names of another exporter."""
+        module = plugins.shelf("gpuguard.compat")[name]
+        settings = self._parts.config.settings(f"compat.{name}")
+        hostname = socket.gethostname()
+        return printed(lambda: module.page(self._snapshot(), settings, hostname))
 
     def _families(self) -> Iterator[Metric]:
         snapshot = self._snapshot()

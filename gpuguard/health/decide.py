@@ -182,8 +182,12 @@ class _Desk:
 
     def _identify(self, learned: Health) -> None:
         for name, subject in learned.subjects.items():
-            if self.subjects.get(name) is not subject:
+            known = self.subjects.get(name)
+            if known is not subject:
                 self.touched.setdefault(name, [])
+            if known is not None and known.uuid is not None and known.uuid != subject.uuid:
+                # What was counted of the GPU that was there says nothing of the one that is.
+                self.memory = {key: memory for key, memory in self.memory.items() if key[1] != name}
         if learned.subjects is not self.subjects:
             self.subjects = dict(learned.subjects)
         self.retired, self.identified = learned.retired, learned.identified
@@ -304,13 +308,13 @@ class _Desk:
             self._hear(_against_itself(detector.name, error, self.event))
 
     def _hear_level(self, finding: Finding, event: Sweep) -> None:
-        """A measured finding is news when it comes, goes, or changes its weight; a person's word on it holds until it
-        was gone once."""
+        """A measured finding is news when it comes, goes, changes its weight, or needs no witness any more; a person's
+        word on it holds until it was gone once. A latched one does not end because nothing is measured any more."""
         subject = self.subjects.get(finding.subject)
         standing = subject.standing if subject is not None else ()
         known = next((s for s in standing if s.finding.code == finding.code), None)
         if not finding.stands:
-            if known is not None:
+            if known is not None and not known.finding.latched:
                 self._hear(finding)
             elif subject is not None and finding.code in subject.accepted:
                 accepted = tuple(code for code in subject.accepted if code != finding.code)
@@ -318,7 +322,7 @@ class _Desk:
             return
         if subject is not None and finding.code in subject.accepted:
             return
-        if known is not None and machine.weight(known.finding) == machine.weight(finding):
+        if known is not None and _as_grave(known.finding, finding):
             return
         clears = tuple(clear for clear in finding.clears if clear != "quiet")
         self._hear(
@@ -498,6 +502,10 @@ def _any_log(sources: Mapping[str, SourceHealth]) -> bool:
 
 def _is_news(old: Standing | None, new: Standing) -> bool:
     return old is None or old.finding.severity != new.finding.severity or old.confirmed != new.confirmed
+
+
+def _as_grave(old: Finding, new: Finding) -> bool:
+    return machine.weight(old) == machine.weight(new) and old.self_evident == new.self_evident
 
 
 def _against_itself(check: str, error: Exception, event: AnyEvent) -> Finding:

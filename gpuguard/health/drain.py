@@ -33,8 +33,10 @@ from gpuguard.model.instants import seconds_between
 
 # The one word that people read first in a drain's reason.
 VERDICTS: dict[str, str] = {
-    "xid79": "lost", "gpu_lost": "lost", "gpu_silent": "lost",
+    "xid79": "lost", "gpu_lost": "lost", "gpu_silent": "lost", "nvml_lost": "lost", "nvml_unlisted": "lost",
     "xid48": "memory", "xid64": "memory", "xid94": "memory", "xid95": "memory", "xid140": "memory",
+    "ecc_uncorrected": "memory", "sram_threshold": "memory", "row_remap_failed": "memory",
+    "retired_pages": "memory", "memory_unrepairable": "memory",
     "xid119": "gsp", "xid120": "gsp", "xid62": "halted", "xid110": "security", "xid143": "init",
     "rm_init_failed": "init", "xid74": "nvlink", "nvlink": "nvlink",
     **{f"xid{code}": "nvlink" for code in range(144, 151)},

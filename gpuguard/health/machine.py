@@ -58,8 +58,9 @@ RAW_KEPT = 2048
 APPLIED_COUNTS_FOR = 30 * 86400.0
 # Two reports this far apart may still speak of one fault. Units: seconds
 WITNESS_WITHIN = 3600.0
-# The driver's own word is always its newest; what it says is never raised by what it said of another fault.
-NEWEST_WORD = "xid154"
+# The driver's own word is always its newest; what it says is never raised by what it said of another fault. What it
+# tells when asked now comes before what it once printed.
+DRIVERS_WORDS = ("recovery_action", "xid154")
 
 
 def remedy_rank(remedy: Remedy) -> int:
@@ -74,7 +75,7 @@ def due_remedy(subject: SubjectHealth, finding: Finding) -> Remedy:
         for a in subject.applied
         if a.code == finding.code and (seconds_between(a.at, finding.at) or 0.0) <= APPLIED_COUNTS_FOR
     ]
-    if finding.code == NEWEST_WORD:
+    if finding.code in DRIVERS_WORDS:
         return finding.remedy
     ladder = [finding.remedy, *(step for step in finding.ladder if remedy_rank(step) > remedy_rank(finding.remedy))]
     for step in ladder:
@@ -111,7 +112,7 @@ def observe(
         worse, milder = True, False
     # A second witness of the same line confirms it; it does not make it two.
     counts = finding.source == old.finding.source or worse
-    newest = finding if worse or finding.code == NEWEST_WORD else old.finding
+    newest = finding if worse or finding.code in DRIVERS_WORDS else old.finding
     later = seconds_between(old.last, finding.at)
     new = msgspec.structs.replace(
         old,
@@ -299,11 +300,11 @@ def move(subject: SubjectHealth, now: Instant, *, probation: float, watching: bo
 
 
 def _remedy(subject: SubjectHealth) -> Remedy:
-    """What is due: the driver's own word (Xid 154) where it stands, but never less than what escalation asks, and
-    never less than a new part where that is due: the driver counts no spare rows.
+    """What is due: the driver's own word (its recovery action, Xid 154) where it stands, but never less than what
+    escalation asks, and never less than a new part where that is due: the driver counts no spare rows.
     """
     facts = deciding(subject)
-    verdict = next((s for s in facts if s.finding.code == "xid154"), None)
+    verdict = next((s for code in DRIVERS_WORDS for s in facts if s.finding.code == code), None)
     if verdict is None:
         return facts[0].remedy if facts else "none"
     escalated = [

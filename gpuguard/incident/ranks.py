@@ -8,10 +8,10 @@ from gpuguard.model.findings import SEVERITIES, Finding, Severity
 
 # Strongest first. Codes on one line are equals.
 ORDER: tuple[tuple[str, ...], ...] = (
-    ("xid79", "gpu_lost", "gpu_silent"),
+    ("xid79", "gpu_lost", "gpu_silent", "nvml_lost", "nvml_unlisted"),
     ("xid95",),
-    ("xid64",),
-    ("xid48", "xid140"),
+    ("xid64", "row_remap_failed", "memory_unrepairable"),
+    ("xid48", "xid140", "ecc_uncorrected"),
     ("xid119", "xid120", "gsp"),
     ("xid62", "xid143", "rm_init_failed"),
     ("xid74", "xid149", "xid144", "xid145", "xid146", "xid147", "xid148", "xid150", "nvlink"),
@@ -25,9 +25,9 @@ RANK: dict[str, int] = {code: len(ORDER) - place for place, codes in enumerate(O
 UNPLACED: dict[Severity, int] = {"info": 0, "degraded": 1, "critical": RANK["xid94"]}
 
 # The driver's own verdict and the bus's complaints come with a cause; they name an incident only when alone.
-COMPANIONS = ("xid154", "xid45", "pcie_error", "pcie_link_lost")
+COMPANIONS = ("xid154", "recovery_action", "nvml_reset_required", "xid45", "pcie_error", "pcie_link_lost")
 
-LOST = ("xid79", "gpu_lost", "gpu_silent")
+LOST = ("xid79", "gpu_lost", "gpu_silent", "nvml_lost", "nvml_unlisted")
 # What the peers of a lost GPU and the switches between them report about it.
 ECHOES_OF_LOST = ("xid74", "xid149", "sxid20034")
 

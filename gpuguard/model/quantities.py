@@ -13,7 +13,8 @@ from gpuguard.model.readings import Quantity
 COUNTER_TOP = float(2**47 - 1)
 # Bytes may: 18 links at 100 GB/s pass 2**47 within two minutes. DCGM's blanks begin at 0x7ffffffffffffff0.
 BYTES_TOP = float(0x7FFFFFFFFFFFFF00)
-# Seconds below which calls of the driver's library are counted: a scalar takes 40 us, a bad one hangs.
+# Bounds of the histogram `nvml_call_seconds`: a scalar takes 2 to 50 us, a batch of fields a millisecond, and what
+# takes seconds hangs.
 NVML_CALL_BOUNDS = (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0)
 
 

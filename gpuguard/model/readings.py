@@ -95,7 +95,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     def number(self, name: str) -> float | None:
         """The value as a number; None where it is absent, unknown or no number."""
         value = self.values.get(name)
-        return value if isinstance(value, int | float) else None
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def bits(self, name: str) -> int | None:
+        """The value as a mask; None where it is absent, unknown or can be none."""
+        value = self.number(name)
+        return int(value) if value is not None and value >= 0 and value % 1 == 0 else None
 
     def text(self, name: str) -> str | None:
         """The value as text; None where it is absent, unknown or no text."""

@@ -38,21 +38,12 @@ class Settings:
 
     state_dir: str = str(STATE_DIR)  # where the memory, the snapshot and the agent's sockets are
     listen: str = LISTEN  # HOST:PORT of /metrics; an empty text serves none
+    compat: Literal["", "dcgm"] = ""  # "dcgm" also serves /metrics/dcgm, in the names and units of dcgm-exporter
     # What is read. kmsg is the one the node cannot do without; the journal stands in while it is blind.
     sources: tuple[str, ...] = (
-        "kmsg",
-        "journal",
-        "pci_config",
-        "nvml",
-        "machine",
-        "dcgm",
-        "pcie",
-        "infiniband",
-        "driver_stack",
-        "process_states",
-        "edac",
-        "disk",
-    )
+        "kmsg", "journal", "pci_config", "nvml", "machine", "dcgm", "pcie", "infiniband", "driver_stack",
+        "process_states", "edac", "disk",
+    )  # fmt: skip
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # lines below this are not logged
     # How long a start or a single pass waits for sources to have read what was there.
     settle: Seconds = Seconds(10.0)
@@ -101,6 +92,7 @@ def sections() -> dict[str, type]:
         "supervise": supervise.Settings,
         "store": retention.Settings,
         "actuator": actuator_settings.Settings,
+        **plugins.sections("compat", plugins.shelf("gpuguard.compat")),
         **plugins.sections("detectors", plugins.shelf("gpuguard.detectors")),
         **plugins.sections("sources", plugins.shelf("gpuguard.sources")),
         **plugins.sections("actuators", plugins.shelf("gpuguard.actuators")),

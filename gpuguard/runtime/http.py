@@ -190,3 +190,8 @@ def metrics_page(families: Callable[[], Iterable[Metric]]) -> Page:
         return CONTENT_TYPE, exposition(families())
 
     return page
+
+
+def printed(text: Callable[[], str]) -> Page:
+    """A page in Prometheus text format that is text already."""
+    return lambda: ("text/plain; version=0.0.4; charset=utf-8", text().encode())

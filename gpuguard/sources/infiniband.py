@@ -35,6 +35,7 @@ from gpuguard.sweeping.rounds import Rounds, Rows
 NAME = "infiniband"
 DEVICES = "sys/class/infiniband"
 ACTIVE = 4
+GONE = 0  # the kernel has this number for no state at all; here it is a port that was there and is not
 
 COUNTERS: dict[str, str] = {
     "symbol_error": "Symbols that were received broken.",
@@ -56,7 +57,7 @@ HARDWARE_COUNTERS: dict[str, str] = {
 QUANTITIES: tuple[Quantity, ...] = (
     Quantity(
         name="ib_state", of="port", unit="code", low=0, high=5,
-        help="State of the port: 1 down, 2 init, 3 armed, 4 active, 5 active deferred.",
+        help="State of the port: 0 gone, 1 down, 2 init, 3 armed, 4 active, 5 active deferred.",
     ),
     Quantity(
         name="ib_phys_state", of="port", unit="code", low=0, high=7, metric=None,
@@ -168,7 +169,8 @@ class Infiniband:
         self._known: dict[str, tuple[SubjectId, ...]] = {}  # the ports of each adapter when it last answered
 
     def sweep(self, now: Instant) -> Rows:
-        """A row for each port, unknown where its adapter did not answer in time, and one of the node.
+        """A row for each port, unknown where its adapter did not answer in time, and one of the node. A port that was
+        there since this began and is not has the state GONE, so that what stood against it does not stand for ever.
 
         Raises  Absent where the kernel has no adapters, and had none since this began
         """
@@ -186,10 +188,11 @@ class Infiniband:
                 self._known[name] = tuple(ports)
             rows.update(ports)
         active = sum(values.get("ib_state") == ACTIVE for values in rows.values())
-        rows[NODE] = {"ib_ports": None, "ib_ports_active": None}
+        node: Values = {"ib_ports": None, "ib_ports_active": None}
         if not silent:
-            rows[NODE] = {"ib_ports": len(rows) - 1, "ib_ports_active": active}
-        return rows
+            node = {"ib_ports": len(rows), "ib_ports_active": active}
+        gone = {port for ports in self._known.values() for port in ports} - rows.keys() if not silent else set()
+        return {**rows, **{port: {"ib_state": GONE} for port in gone}, NODE: node}
 
     def _read_device(self, name: str, now: Instant) -> Rows:
         device = f"{self._devices}/{name}"

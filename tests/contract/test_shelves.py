@@ -1,16 +1,19 @@
 """Each file on a shelf has the shelf's shape and its proof beside it."""
 
+import argparse
 import dataclasses
 import inspect
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 from _pytest.mark import ParameterSet
 
 from gpuguard.actuators import TARGETS
+from gpuguard.commands.agent import arguments
 from gpuguard.model.readings import SubjectKind
+from gpuguard.runtime import assembly
 from gpuguard.runtime.assembly import quantities
 from gpuguard.runtime.plugins import shelf
 
@@ -102,3 +105,16 @@ def test_form(name: str, module: ModuleType) -> None:
 @pytest.mark.parametrize(("name", "module"), _on("gpuguard.metrics"))
 def test_metrics(name: str, module: ModuleType) -> None:
     assert list(inspect.signature(module.families).parameters) == ["snapshot"]
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.compat"))
+def test_compat(name: str, module: ModuleType) -> None:
+    _settings_are_complete(module)
+    assert list(inspect.signature(module.page).parameters) == ["snapshot", "settings", "hostname"]
+    assert _is_tested("compat", name)
+    # It can be asked for by name, on the command line and in the configuration.
+    parser = argparse.ArgumentParser()
+    arguments(parser)
+    (option,) = (action for action in parser._actions if action.dest == "compat")
+    assert option.choices == tuple(shelf("gpuguard.compat"))
+    assert name in get_args(get_type_hints(assembly.Settings)["compat"])

@@ -1,5 +1,6 @@
 """The units name what the code has: programs, paths, ports and users."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -74,4 +75,6 @@ def test_the_user_of_the_unit_is_made_at_installation() -> None:
 
 def test_the_scrape_configuration_asks_the_port_that_the_agent_opens() -> None:
     port = assembly.LISTEN.rpartition(":")[2]
-    assert f"localhost:{port}" in (CHECKOUT / "exporters" / "prometheus-scrape.yaml").read_text()
+    for path in (CHECKOUT / "exporters").rglob("prometheus-scrape.yaml"):
+        targets = re.findall(r'targets: \["(.+)"\]', path.read_text())
+        assert set(targets) == {f"localhost:{port}"}

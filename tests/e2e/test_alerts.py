@@ -60,9 +60,10 @@ def test_an_alert_that_does_not_fire_is_noticed(tmp_path: Path) -> None:
     assert done.returncode != 0
 
 
-def test_the_scrape_configuration_is_valid(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["prometheus-scrape.yaml", "dcgm-exporter/prometheus-scrape.yaml"])
+def test_the_scrape_configuration_is_valid(name: str, tmp_path: Path) -> None:
     """With the alerts laid beside it, as docs/metrics.md says."""
-    shutil.copy(CHECKOUT / "exporters" / "prometheus-scrape.yaml", tmp_path)
+    shutil.copy(CHECKOUT / "exporters" / name, tmp_path)
     for file in RULES:
         shutil.copy(file, tmp_path)
     done = promtool("check", "config", "prometheus-scrape.yaml", folder=tmp_path)

@@ -8,7 +8,8 @@
         owed: drain 'gpuguard:1f2e 5d:00.0 lost xid79'
     +0.5 outcome drain done written          half a second later; the answer to the newest drain
 
-Events    boot NAME | kmsg[*N] TEXT | journal TEXT | logfile TEXT | backlog TEXT | lost SOURCE N REASON
+Events    boot NAME | kmsg[*N] TEXT | journal TEXT | logfile TEXT | nvml TEXT | backlog TEXT | lost SOURCE N REASON
+          (nvml: what the driver's library reports as an event, in the words of the log)
           sweep SOURCE/RATE SUBJECT COLUMN=VALUE ... [| SUBJECT ...] (VALUE a number, text, ? for unknown, or values
           with commas, one for each part; what is not named is absent)
           source NAME LEVEL REASON | probe PCI answers|silent|gone [UUID] | tick | pass (time goes by, with every
@@ -58,7 +59,8 @@ DOWN_FOR = 120.0
 NUDGE = 0.001
 VALID_FOR = {"fast": 30.0, "medium": 180.0, "slow": 1800.0, "events": 3600.0}
 _LINE = re.compile(r"(\+?\d+(?:\.\d+)?) (\w+)(?:\*(\d+))? ?(.*)$")
-_SOURCES = ("kmsg", "journal", "logfile", "backlog")
+# Each tells of a line by a verb of its own name; `backlog` is kmsg's of before the agent began to watch.
+_SOURCES = ("kmsg", "journal", "logfile", "nvml", "backlog")
 
 
 class StoryBroken(AssertionError):
@@ -202,7 +204,7 @@ class Story:
         at = self.instant(moment)
         words = rest.split(" ")
         match verb:
-            case "kmsg" | "journal" | "logfile" | "backlog":
+            case _ if verb in _SOURCES:
                 text = rest.replace("\\n", "\n")
                 parsed = parse_text(text)
                 if parsed is None:
@@ -218,7 +220,7 @@ class Story:
             case "sweep":
                 source, _, rate = words[0].partition("/")
                 yield Sweep(
-                    id=self.next_id(source), at=at, source=source, rate=rate or "fast", rows=_rows(words[1:]),  # type: ignore[arg-type]  # the story says which
+                    id=self.next_id(source), at=at, source=source, rate=rate or "fast", rows=swept(words[1:]),  # type: ignore[arg-type]  # the story says which
                     valid_for=VALID_FOR[rate or "fast"],
                 )  # fmt: skip
             case "source":
@@ -311,15 +313,17 @@ class Story:
             memory = self.memories.get(subject, detector.start())
             self.memories[subject], findings = detector.observe(memory, subject, row)
             for finding in findings:
-                # As the core does: news are what comes, goes, or changes its weight.
-                mark = f"{finding.severity} {finding.remedy}" if finding.stands else "gone"
+                # As the core does: news are what comes, goes, or changes its weight; what is latched stays.
+                if finding.latched and not finding.stands:
+                    continue
+                mark = f"{finding.severity} {finding.remedy} {finding.self_evident}" if finding.stands else "gone"
                 if self.told_of.get((finding.subject, finding.code), "gone") != mark:
                     out.append(finding_line(finding))
                 self.told_of[finding.subject, finding.code] = mark
         return out
 
 
-def _rows(words: Sequence[str]) -> dict[SubjectId, Values]:
+def swept(words: Sequence[str]) -> dict[SubjectId, Values]:
     """The rows that `SUBJECT COLUMN=VALUE ... | SUBJECT ...` tells of."""
     rows: dict[SubjectId, Values] = {}
     for part in " ".join(words).split(" | "):

@@ -1,5 +1,6 @@
 """Holds and windows."""
 
+from gpuguard.model.ids import BootId
 from gpuguard.spans import PIECES, Counter, Held
 from tests.support.core import instant
 
@@ -10,6 +11,19 @@ def test_it_is_held_from_the_first_time_until_a_break() -> None:
     assert held.told(None, instant(7.0)) is held
     assert held.seconds(instant(11.0)) == 10.0
     assert held.told(False, instant(12.0)).seconds(instant(13.0)) == 0.0
+
+
+def test_a_hold_is_over_after_its_time_and_only_while_it_is_so() -> None:
+    held = Held().told(True, instant(1.0))
+    assert [held.lasted(10.0, instant(mono)) for mono in (1.0, 10.9, 11.0)] == [False, False, True]
+    assert held.lasted(0.0, instant(1.0))
+    assert not Held().lasted(0.0, instant(1.0))
+
+
+def test_a_reboot_is_a_break() -> None:
+    held = Held().told(True, instant(1.0))
+    again = held.told(True, instant(900.0, BootId("another")))
+    assert again.seconds(instant(900.0, BootId("another"))) == 0.0
 
 
 def test_what_a_counter_showed_first_is_no_growth() -> None:

@@ -25,16 +25,20 @@ from gpuguard.model.ids import EventId, PciAddress, SubjectId, parse_pci_address
 from gpuguard.model.readings import Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Clock
-from gpuguard.sources.dcgm.engine import Address, Engine, find_bindings
+from gpuguard.sources.dcgm.engine import QUANTITIES, Address, Engine, find_bindings
 from gpuguard.sources.dcgm.page import Target, fetch, listens, parse_url, rows
+
+__all__ = ["QUANTITIES", "Dcgm", "Settings", "build"]
 
 NAME = "dcgm"
 RECORDED = "dcgm-exporter.prom"
 DRIVER_GPUS = "proc/driver/nvidia/gpus"
 PROBE_WITHIN = 1.0
+FASTEST = 0.1  # DCGM samples no faster
 # Supervision wants a sign of life once a minute.
 SLOWEST = 30.0
 SWEEPS_VALID = 3
+EMPTY_IN_A_ROW = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +55,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Raises ValueError for what is no address, and for times that could spin or look like silence."""
-        if not 0.0 < self.every <= SLOWEST:
-            raise ValueError(f"every: must be above 0 and at most {SLOWEST:g}")
+        if not FASTEST <= self.every <= SLOWEST:
+            raise ValueError(f"every: must be at least {FASTEST:g} and at most {SLOWEST:g}")
         if not 0.0 < self.deadline <= SLOWEST:
             raise ValueError(f"deadline: must be above 0 and at most {SLOWEST:g}")
         for key, text, parse in (("hostengine", self.hostengine, Address), ("page", self.page, parse_url)):
@@ -131,12 +135,20 @@ class Dcgm:
         Raises  Absent where no DCGM runs; ReadFailed when it stopped answering
         """
         reader = self._choose()
+        empty = 0
         try:
             while not self._stopping:
                 began = self._clock.now()
                 found = reader.read(self._wake)
                 if found is None and not self._stopping:
                     raise self._hung(reader)
+                # The first answers may come before the engine has measured anything.
+                empty = 0 if found else empty + 1
+                if empty == EMPTY_IN_A_ROW and not self._stopping:
+                    raise ReadFailed(
+                        f"nv-hostengine at {self._settings.hostengine} answers, and tells nothing of any GPU that is "
+                        "newer than its age allows; compare the clocks, and see `dcgmi dmon -e 150`"
+                    )
                 if found:
                     emit(Batch(source=NAME, events=(self._sweep(found),)))
                     self._engine_failed = False

@@ -13,17 +13,19 @@ import os
 import socket
 import sys
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gpuguard.child.frames import Unframer, framed, receive
 from gpuguard.sources.dcgm.fields import is_blank
-from gpuguard.sources.dcgm.talk import Answer, GpuAnswer, Order
+from gpuguard.sources.dcgm.talk import Answer, EntityAnswer, Order
 
 # How long the engine keeps what it measured for us: two sweeps would do.
 KEEP_SECONDS = 60.0
 KEEP_SAMPLES = 2
+# DCGM's kinds of things that fields belong to.
+GPU, INSTANCE = 1, 4
 
 
 class Bindings:
@@ -38,9 +40,19 @@ class Bindings:
         self.pydcgm: Any = importlib.import_module("pydcgm")
         self.structs: Any = importlib.import_module("dcgm_structs")
         self.fields: Any = importlib.import_module("dcgm_fields")
+        self.agent: Any = importlib.import_module("dcgm_agent")
         self.errors: tuple[type[Exception], ...] = (
             self.structs.DCGMError, getattr(self.pydcgm, "DcgmException", OSError), OSError, AttributeError,
         )  # fmt: skip
+
+
+class Entity(NamedTuple):
+    """A GPU, or one of its instances, in DCGM's numbers; `instance` is NVML's number of that."""
+
+    kind: int
+    number: int
+    gpu: int
+    instance: int | None = None
 
 
 class Engine:
@@ -51,43 +63,69 @@ class Engine:
         where = {"unixSocketPath": order.address} if order.unix else {"ipAddress": order.address}
         self._handle = bindings.pydcgm.DcgmHandle(timeoutMs=int(order.connect_within * 1000), **where)
         self._system = self._handle.GetSystem()
-        self._gpus: tuple[int, ...] = ()
-        self._names: dict[int, tuple[str, str]] = {}
+        self._watching: tuple[Entity, ...] = ()
+        self._addresses: dict[int, str] = {}
         self._group: Any = None
         self._field_groups: list[Any] = []
         self._number = 0
         self.unprofiled = ""
 
     def read(self) -> Answer:
-        """The newest values of all GPUs that the engine knows now."""
-        gpus = tuple(self._system.discovery.GetAllSupportedGpuIds())
-        if gpus != self._gpus:
-            self._watch(gpus)
+        """The newest values of all GPUs and instances that the engine knows now."""
+        entities = self._entities()
+        if entities != self._watching:
+            self._watch(entities)
         now = time.time()
-        values: dict[int, dict[int, tuple[int | float | str, float]]] = {number: {} for number in gpus}
-        for field_group in self._field_groups:
-            latest = self._group.samples.GetLatest(field_group).values
-            for number in gpus:
-                for field, series in latest.get(number, {}).items():
+        values: dict[tuple[int, int], dict[int, tuple[int | float | str, float]]] = {}
+        for place, field_group in enumerate(self._field_groups):
+            try:
+                latest = self._group.samples.GetLatest_v2(field_group).values
+            except self._bindings.structs.DCGMError as error:
+                if place == 0:
+                    raise
+                self.unprofiled = str(error)  # without its profiling module the engine tells the rest
+                continue
+            for entity in entities:
+                told = values.setdefault(entity[:2], {})
+                for field, series in latest.get(entity.kind, {}).get(entity.number, {}).items():
                     newest = series[-1]
                     if newest.isBlank or not isinstance(newest.value, int | float | str):
                         continue
                     if not is_blank(newest.value):
-                        values[number][field] = (newest.value, max(0.0, now - newest.ts / 1e6))
+                        told[field] = (newest.value, max(0.0, now - newest.ts / 1e6))
         return Answer(
-            gpus=tuple(
-                GpuAnswer(pci=self._names[number][0], uuid=self._names[number][1], values=values[number])
-                for number in gpus
+            entities=tuple(
+                EntityAnswer(pci=self._addresses[entity.gpu], instance=entity.instance, values=values[entity[:2]])
+                for entity in entities
             ),
             unprofiled=self.unprofiled,
         )
 
-    def _watch(self, gpus: tuple[int, ...]) -> None:
-        """The engine watches our fields on these GPUs; what it watched for us before ends with its group."""
+    def _entities(self) -> tuple[Entity, ...]:
+        """Every GPU that DCGM supports, and the instances that GPUs are cut into now."""
+        gpus = [Entity(GPU, number, number) for number in self._system.discovery.GetAllSupportedGpuIds()]
+        try:
+            tree = self._bindings.agent.dcgmGetGpuInstanceHierarchy(self._handle.handle)
+        except self._bindings.structs.DCGMError:
+            return tuple(gpus)  # an engine that knows of no instances; one that has ended says so at the next call
+        numbers = {gpu.number for gpu in gpus}
+        instances = [
+            Entity(INSTANCE, one.entity.entityId, one.parent.entityId, one.info.nvmlInstanceId)
+            for one in tree.entityList[: tree.count]
+            if one.entity.entityGroupId == INSTANCE and one.parent.entityId in numbers
+        ]
+        return (*gpus, *instances)
+
+    def _watch(self, entities: tuple[Entity, ...]) -> None:
+        """The engine watches our fields on these; what it watched for us before ends with its group."""
         self._number += 1
         name = f"gpuguard-{os.getpid()}-{self._number}"
-        self._names = {number: self._name(number) for number in gpus}
-        self._group = self._system.GetGroupWithGpuIds(name, list(gpus))
+        gpus = [entity.number for entity in entities if entity.kind == GPU]
+        self._addresses = {number: self._address(number) for number in gpus}
+        self._group = self._system.GetGroupWithGpuIds(name, gpus)
+        for entity in entities:
+            if entity.kind == INSTANCE:
+                self._group.AddEntity(INSTANCE, entity.number)
         self._field_groups = [self._watched(f"{name}-device", self._order.device)]
         self.unprofiled = ""
         for place, numbers in enumerate((self._order.profiling, self._order.core)):
@@ -101,7 +139,7 @@ class Engine:
                 # No profiling on these GPUs, its module is not installed, or somebody else profiles.
                 self.unprofiled = str(error)
         self._system.UpdateAllFields(True)
-        self._gpus = gpus
+        self._watching = entities
 
     def _watched(self, name: str, numbers: tuple[int, ...]) -> Any:  # Any: a DcgmFieldGroup
         known = [number for number in numbers if self._bindings.fields.DcgmFieldGetById(number) is not None]
@@ -109,9 +147,8 @@ class Engine:
         self._group.samples.WatchFields(field_group, int(self._order.every * 1e6), KEEP_SECONDS, KEEP_SAMPLES)
         return field_group
 
-    def _name(self, number: int) -> tuple[str, str]:
-        identifiers = self._system.discovery.GetGpuAttributes(number).identifiers
-        return _text(identifiers.pciBusId), _text(identifiers.uuid)
+    def _address(self, number: int) -> str:
+        return _text(self._system.discovery.GetGpuAttributes(number).identifiers.pciBusId)
 
 
 def _text(value: str | bytes) -> str:

@@ -12,8 +12,8 @@ import msgspec
 
 from gpuguard.child.process import Child, Ended
 from gpuguard.errors import NotUnderstood, ReadFailed
-from gpuguard.model.ids import SubjectId, gpu, parse_pci_address
-from gpuguard.model.readings import Values
+from gpuguard.model.ids import NODE, SubjectId, gpu, parse_pci_address
+from gpuguard.model.readings import Quantity, Values
 from gpuguard.sources.dcgm.fields import BY_NUMBER, DEVICE, PROFILING, fill
 from gpuguard.sources.dcgm.talk import READ, Answer, Order
 
@@ -25,6 +25,16 @@ BINDINGS = (
 # What fits into one pass of the counters of Ampere and older; the pipes take turns with these where they are watched.
 CORE = (1001, 1002, 1003, 1004, 1005, 1009, 1010)
 CONNECT_WITHIN = 5.0
+QUANTITIES = (
+    Quantity(
+        name="dcgm_profiling", of="node", unit="flag", low=0, high=1,
+        help="1 while nv-hostengine profiles the GPUs for gpuguard, 0 where it cannot.",
+    ),
+    Quantity(
+        name="dcgm_profiling_trouble", of="node", unit="text", kind="text", metric=None,
+        help="Why nv-hostengine does not profile.",
+    ),
+)  # fmt: skip
 STOP_WITHIN = 0.5
 
 
@@ -81,6 +91,7 @@ class Engine:
             sys.executable, "-m", "gpuguard.sources.dcgm.child", msgspec.json.encode(order).decode(),
         ]  # fmt: skip
         self._where, self._deadline, self._oldest = address.text, deadline, oldest
+        self._profiling = profiling
         self._child: Child | None = None
 
     def read(self, wake: int) -> dict[SubjectId, Values] | None:
@@ -123,13 +134,20 @@ class Engine:
             self.close()
             raise ReadFailed(f"nv-hostengine at {self._where} cannot be read: {answer.error}")
         found: dict[SubjectId, Values] = {}
-        for one in answer.gpus:
+        for one in answer.entities:
             try:
-                row: Values = found.setdefault(gpu(parse_pci_address(one.pci)), {})
+                pci = parse_pci_address(one.pci)
             except NotUnderstood as error:
                 raise ReadFailed(f"nv-hostengine at {self._where} names a GPU strangely: {error}") from error
+            subject = gpu(pci) if one.instance is None else SubjectId(f"mig:{pci}/{one.instance}")
+            row = found.setdefault(subject, {})
             for number, (value, age) in one.values.items():
                 field = BY_NUMBER.get(number)
                 if field is not None and not isinstance(value, str) and age <= self._oldest:
-                    fill(row, field, value)
-        return {subject: values for subject, values in found.items() if values}
+                    fill(row, field, value, "gpu" if one.instance is None else "mig")
+        told = {subject: values for subject, values in found.items() if values}
+        if told and self._profiling:
+            told[NODE] = {"dcgm_profiling": int(not answer.unprofiled)}
+            if answer.unprofiled:
+                told[NODE]["dcgm_profiling_trouble"] = answer.unprofiled
+        return told

@@ -33,11 +33,12 @@ _UNESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
 
 
 class Sample(NamedTuple):
-    """One line of the page."""
+    """One line of the page; `printed` are its labels as they stand there."""
 
     name: str
     labels: Mapping[str, str]
     value: int | float
+    printed: str
 
 
 class Target(NamedTuple):
@@ -127,14 +128,18 @@ def samples(text: str) -> Iterator[Sample]:
 
     Raises  NotUnderstood for a line that is not of the format, with the line
     """
+    seen: dict[str, dict[str, str]] = {}  # all lines of a GPU have the same labels
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.match(line)
         if match is None:
             raise NotUnderstood(f"line {number} of the page is not of Prometheus' format: {line[:80]!r}", line)
-        name, labels, value, _ = match.groups()
-        yield Sample(name, _labels(labels or "", line), _number(value, line))
+        name, printed, value, _ = match.groups(default="")
+        labels = seen.get(printed)
+        if labels is None:
+            labels = seen[printed] = _labels(printed, line)
+        yield Sample(name, labels, _number(value, line), printed)
 
 
 def _labels(text: str, line: str) -> dict[str, str]:
@@ -166,19 +171,28 @@ def rows(text: str, find: Finder) -> dict[SubjectId, Values]:
     Raises  NotUnderstood for a page that is none
     """
     found: dict[SubjectId, Values] = {}
+    whose: dict[str, SubjectId | None] = {}
     for sample in samples(text):
         field = BY_NAME_ON_PAGE.get(sample.name)
-        pci = None if field is None else _address(sample.labels, find)
-        if field is None or pci is None:
+        if field is None:
             continue
-        instance = sample.labels.get("GPU_I_ID", "")
-        if instance:
-            if not instance.isdecimal():
-                raise NotUnderstood(f"GPU_I_ID {instance[:40]!r} on the page is no number", sample.name)
-            fill(found.setdefault(SubjectId(f"mig:{pci}/{int(instance)}"), {}), field, sample.value, "mig")
-        else:
-            fill(found.setdefault(gpu(pci), {}), field, sample.value)
+        if sample.printed not in whose:
+            whose[sample.printed] = _subject(sample.labels, find)
+        subject = whose[sample.printed]
+        if subject is not None:
+            fill(found.setdefault(subject, {}), field, sample.value, "mig" if subject.startswith("mig:") else "gpu")
     return {subject: values for subject, values in found.items() if values}
+
+
+def _subject(labels: Mapping[str, str], find: Finder) -> SubjectId | None:
+    """Whom a line is about; None for a GPU that nobody knows."""
+    pci = _address(labels, find)
+    instance = labels.get("GPU_I_ID", "")
+    if pci is None or not instance:
+        return None if pci is None else gpu(pci)
+    if not instance.isdecimal():
+        raise NotUnderstood(f"GPU_I_ID {instance[:40]!r} on the page is no number", instance)
+    return SubjectId(f"mig:{pci}/{int(instance)}")
 
 
 def _address(labels: Mapping[str, str], find: Finder) -> PciAddress | None:

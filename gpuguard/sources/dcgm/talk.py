@@ -20,21 +20,24 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     connect_within: float
 
 
-class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest values of one GPU by the number of the field, without blanks, each with its age in seconds."""
+class EntityAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest values of one GPU by the number of the field, without blanks, each with its age in seconds.
+
+    `instance` is NVML's number of a GPU instance where it is about that.
+    """
 
     pci: str
-    uuid: str
     values: dict[int, tuple[int | float | str, float]]
+    instance: int | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """All GPUs that the host engine knows. `error` is what went wrong; the child ends after it.
+    """All GPUs and GPU instances that the host engine knows. `error` is what went wrong; the child ends after it.
 
     `unprofiled` says why the profiling fields are not watched, '' where they are.
     """
 
-    gpus: tuple[GpuAnswer, ...] = ()
+    entities: tuple[EntityAnswer, ...] = ()
     error: str = ""
     unprofiled: str = ""
 

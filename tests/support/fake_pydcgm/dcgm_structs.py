@@ -19,3 +19,7 @@ class DCGMError_ModuleNotLoaded(DCGMError):
 
 class DCGMError_ProfilingMultiPassError(DCGMError):
     pass
+
+
+class DCGMError_NotSupported(DCGMError):
+    pass

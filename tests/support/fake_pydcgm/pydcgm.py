@@ -1,8 +1,9 @@
 """NVIDIA's bindings as far as gpuguard uses them, over a story instead of a host engine.
 
 The file that FAKE_DCGM names is JSON: `version` 3 or 4, `gpus` (each with pci, uuid and values by number of the field),
-`blank` numbers, `age` of the values in seconds, and `trouble`: hang, crash, disconnected, refused, no_profiling or
-few_counters. Version 3 returns names as bytes and knows no reserved memory.
+`instances` of MIG (each with gpu, id and values), `blank` numbers, `age` of the values in seconds, and `trouble`: hang,
+crash, disconnected, refused, no_profiling, profiling_lost or few_counters. Version 3 returns names as bytes and knows
+no reserved memory.
 """
 
 import json
@@ -30,6 +31,8 @@ class DcgmHandle:
         assert 0 < timeoutMs <= 10_000
         if story().get("trouble") == "refused":
             raise dcgm_structs.DCGMError_ConnectionNotValid("Host engine connection invalid/disconnected")
+
+        self.handle = self
 
     def GetSystem(self):
         return DcgmSystem()
@@ -72,8 +75,11 @@ class DcgmFieldGroup:
 
 class DcgmGroup:
     def __init__(self, numbers):
-        self._numbers = numbers
+        self._entities = [(1, number) for number in numbers]
         self.samples = self
+
+    def AddEntity(self, entityGroupId, entityId):
+        self._entities.append((entityGroupId, entityId))
 
     def WatchFields(self, fieldGroup, updateFreq, maxKeepAge, maxKeepSamples):
         assert updateFreq >= 100_000, "microseconds"
@@ -84,15 +90,18 @@ class DcgmGroup:
         if trouble == "few_counters" and len(profiled) > 7:
             raise dcgm_structs.DCGMError_ProfilingMultiPassError("The requested metrics cannot be watched together")
 
-    def GetLatest(self, fieldGroup):
+    def GetLatest_v2(self, fieldGroup):
         told = story()
         if told.get("trouble") == "disconnected":
             raise dcgm_structs.DCGMError_ConnectionNotValid("Host engine connection invalid/disconnected")
+        if told.get("trouble") == "profiling_lost" and fieldGroup.fieldIds[0] >= 1000:
+            raise dcgm_structs.DCGMError_ModuleNotLoaded("This request is serviced by a module that is not loaded")
         taken = (time.time() - told.get("age", 0.0)) * 1e6
         values = {}
-        for number in self._numbers:
-            known = {int(field): value for field, value in told["gpus"][number]["values"].items()}
-            values[number] = {
+        for kind, number in self._entities:
+            of = told["gpus"][number] if kind == 1 else told["instances"][number]
+            known = {int(field): value for field, value in of["values"].items()}
+            values.setdefault(kind, {})[number] = {
                 field: [SimpleNamespace(value=known[field], isBlank=field in told.get("blank", ()), ts=taken)]
                 for field in fieldGroup.fieldIds
                 if field in known

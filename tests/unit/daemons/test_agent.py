@@ -1,5 +1,6 @@
 """One pass of the daemon over a recorded machine: what it reads, writes and says, and what it refuses to start with."""
 
+import http.client
 import json
 import sqlite3
 import time
@@ -150,3 +151,27 @@ def test_what_a_kernel_never_says_drains_nothing(machine: Machine, lines: tuple[
     snapshot = machine.snapshot()
     assert snapshot["drain"] is None
     assert all(s["state"] != "unfit" for s in snapshot["subjects"])  # type: ignore[attr-defined]
+
+
+def test_dcgms_names_have_a_page_of_their_own_when_asked_for(machine: Machine) -> None:
+    def pages(compat: str) -> dict[str, tuple[int, str]]:
+        agent = Agent(
+            assemble(machine.config), state_dir=machine.state, root=machine.root, listen="127.0.0.1:0",
+            clock=SystemClock(machine.root), compat=compat,
+        )  # fmt: skip
+        assert agent._server is not None
+        agent._server.start()
+        found = {}
+        for path in ("/metrics", "/metrics/dcgm"):
+            link = http.client.HTTPConnection(*agent._server.address, timeout=10)
+            link.request("GET", path)
+            answer = link.getresponse()
+            found[path] = answer.status, answer.read().decode()
+            link.close()
+        agent._end()
+        return found
+
+    with_it = pages("dcgm")
+    assert with_it["/metrics/dcgm"] == (200, "")  # no GPU is known
+    assert "DCGM_" not in with_it["/metrics"][1]
+    assert pages("")["/metrics/dcgm"][0] == 404

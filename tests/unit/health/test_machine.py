@@ -57,6 +57,19 @@ def test_unconfirmed_is_watched_and_a_second_source_confirms_for_good() -> None:
     assert [s.count for s in twice.standing] == [1]
 
 
+def test_what_the_driver_asks_for_now_comes_before_what_it_printed() -> None:
+    printed, told = finding("xid154", remedy="reboot"), finding("recovery_action", 11.0, remedy="reset", source="nvml")
+    assert moved(subject(printed, told)).remedy == "reset"
+    assert moved(subject(finding("xid79", remedy="reboot"), told)).remedy == "reset"
+    assert moved(subject(finding("xid64", remedy="replace"), told)).remedy == "replace"
+
+
+def test_what_the_driver_asks_for_is_never_raised_by_what_was_tried() -> None:
+    tried = machine.prove(subject(finding("recovery_action")), "reset", instant(12.0))
+    again = machine.observe(tried, finding("recovery_action", 13.0), INCIDENT, None, fresh=True)
+    assert [s.remedy for s in again.standing] == ["reset"]
+
+
 def test_old_news_is_not_confirmed_by_a_second_log() -> None:
     record = SubjectHealth(id=GPU, since=instant(0.0))
     for source in ("kmsg", "journal"):

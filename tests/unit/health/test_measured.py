@@ -104,6 +104,77 @@ def test_a_persons_word_holds_until_it_was_gone_once() -> None:
     assert node.codes() == ["hot"]
 
 
+class Flag(Hot):
+    """A flag that does not end by itself, and needs no witness from the second look on."""
+
+    def observe(self, memory: Memory, subject: SubjectId, row: Row) -> tuple[Memory, Sequence[Finding]]:
+        self.shown.append(row)
+        finding = Finding(
+            subject=subject, check=self.name, code="flag", at=row.at, severity="critical", remedy="replace",
+            stands=row.number("temperature_celsius") == 1, latched=True, clears=("replace", "ack"),
+            self_evident=len(self.shown) > 1,
+        )  # fmt: skip
+        return memory, (finding,)
+
+
+def flagged() -> Node:
+    node = Node()
+    node.hot = Flag()
+    return node
+
+
+def test_that_it_needs_no_witness_any_more_is_news() -> None:
+    node = flagged()
+    assert node.measure(1.0, {"temperature_celsius": 1}).transitions[0].state == "watched"
+    assert node.measure(6.0, {"temperature_celsius": 1}).transitions[0].state == "unfit"
+    assert node.measure(11.0, {"temperature_celsius": 1}) == Decision()
+
+
+def test_a_latched_one_stays_though_it_is_not_measured_any_more() -> None:
+    node = flagged()
+    for mono, flag in ((1.0, 1), (6.0, 1), (11.0, 0)):
+        node.measure(mono, {"temperature_celsius": flag})
+    assert [s.finding.code for s in node.health.subject(GPU).standing] == ["flag"]
+    assert node.health.subject(GPU).state == "unfit"
+
+
+def test_a_persons_word_on_a_latched_one_holds_until_it_was_gone_once() -> None:
+    from gpuguard.model.events import Acknowledged
+
+    node = flagged()
+    node.measure(1.0, {"temperature_celsius": 1})
+    node.tell(Acknowledged(id=EventId("ack"), at=instant(2.0), code="flag", subject=GPU, by="mia", reason="tested"))
+    node.measure(3.0, {"temperature_celsius": 1})
+    assert node.codes() == []
+    node.measure(4.0, {"temperature_celsius": 0})
+    node.measure(5.0, {"temperature_celsius": 1})
+    assert node.codes() == ["flag"]
+
+
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a check looked."""
+
+    looks: int = 0
+
+
+class Counting(Hot):
+    """Counts its looks at each subject."""
+
+    def start(self) -> Looked:  # type: ignore[override]  # a memory of its own
+        return Looked()
+
+    def observe(self, memory: Looked, subject: SubjectId, row: Row) -> tuple[Looked, Sequence[Finding]]:  # type: ignore[override]  # as above
+        return Looked(looks=memory.looks + 1), ()
+
+
+def test_what_was_remembered_of_one_gpu_is_not_held_against_the_next_in_its_place() -> None:
+    node = Node()
+    node.hot = Counting()
+    for mono, uuid in ((1.0, "GPU-1"), (2.0, "GPU-1"), (3.0, "GPU-2")):
+        node.measure(mono, {"temperature_celsius": 50, "gpu_uuid": uuid})
+    assert node.health.memory["hot", GPU] == Looked(looks=1)
+
+
 def test_each_gpu_has_a_row_of_its_own() -> None:
     node = Node()
     node.tell(sweep({GPU: {"temperature_celsius": 95}, OTHER: {"temperature_celsius": 40}}, 1.0))

@@ -126,7 +126,10 @@ def test_machines_without_adapters_and_adapters_that_go(tmp_path: Path) -> None:
     ports = Infiniband(Settings(), tmp_path)
     ports.sweep(NOW)
     folder.rename(tmp_path / "gone")
-    assert ports.sweep(NOW) == {NODE: {"ib_ports": 0, "ib_ports_active": 0}}
+    assert ports.sweep(NOW) == {PORT: {"ib_state": 0}, NODE: {"ib_ports": 0, "ib_ports_active": 0}}
+    (tmp_path / "gone").rename(folder)
+    rows = ports.sweep(NOW)
+    assert (rows[PORT]["ib_state"], rows[NODE]) == (4, {"ib_ports": 1, "ib_ports_active": 1})
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 
 from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.events import AnyEvent, Batch, Sweep
+from gpuguard.model.ids import NODE, PciAddress, SubjectId, gpu
 from gpuguard.model.readings import Values
 from gpuguard.model.units import Seconds
 from gpuguard.runtime.clock import SystemClock
@@ -73,7 +74,7 @@ def first_sweep(source: Dcgm) -> Sweep:
 
 
 def row(sweep: Sweep, pci: str) -> Values:
-    return {name: values for name, values in sweep.rows.items()}[f"gpu:{pci}"]  # type: ignore[index]
+    return sweep.rows[gpu(PciAddress(pci))]
 
 
 @pytest.mark.parametrize("version", [3, 4])
@@ -93,9 +94,31 @@ def test_blanks_and_old_values_are_absent(told: Told) -> None:
     gpus = [{**GPUS[0], "values": {"1002": 2.0**47, "150": 9223372036854775794, "155": 300.0, "1004": 0.5}}]
     told.tell(gpus=gpus, blank=[1004])
     assert row(first_sweep(told.source()), "0000:07:00.0") == {"power_watts": 300.0}
+
+
+def test_an_engine_that_tells_nothing_new_is_no_engine(told: Told) -> None:
     told.tell(age=100.0)
-    source = told.source()
-    source.run(lambda batch: source.stop(), None)  # a sign of life, and no sweep
+    lived: list[Batch] = []
+    with pytest.raises(ReadFailed, match="tells nothing of any GPU"):
+        told.source(every=Seconds(0.1)).run(lived.append, None)
+    assert [batch.events for batch in lived] == [(), (), ()]
+
+
+def test_an_instance_of_a_cut_gpu_is_a_row_of_its_own(told: Told) -> None:
+    told.tell(instances=[{"gpu": 1, "id": 9, "values": {"1002": 0.75, "252": 1024, "150": 40}}])
+    rows = first_sweep(told.source()).rows
+    assert rows[SubjectId("mig:0000:0f:00.0/9")] == {"mig_sm_active_ratio": 0.75, "mig_memory_used_bytes": 2.0**30}
+    assert rows[gpu(PciAddress("0000:0f:00.0"))] == {"sm_active_ratio": 0.0}
+
+
+def test_whether_it_profiles_is_told(told: Told) -> None:
+    assert first_sweep(told.source()).rows[NODE] == {"dcgm_profiling": 1}
+    assert NODE not in first_sweep(told.source(profiling=False)).rows
+    for trouble in ("no_profiling", "profiling_lost"):
+        told.tell(trouble=trouble)
+        node = first_sweep(told.source()).rows[NODE]
+        assert node["dcgm_profiling"] == 0
+        assert "module that is not loaded" in str(node["dcgm_profiling_trouble"])
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,16 @@ def test_the_columns_exist() -> None:
     assert len({field.number for field in FIELDS}) == len(FIELDS)
 
 
+def test_the_list_for_a_dcgm_exporter_is_what_is_looked_for(checkout: Path) -> None:
+    """Three columns a line, as dcgm-exporter insists, and every field of ours under the name that all versions know."""
+    text = (checkout / "exporters" / "dcgm-exporter" / "counters.csv").read_text()
+    lines = [line.split(",") for line in text.splitlines() if line and not line.startswith("#")]
+    assert {len(line) for line in lines} == {3}
+    kinds = {name.strip(): kind.strip() for name, kind, _ in lines}
+    assert {name for name, kind in kinds.items() if kind != "label"} == {field.name for field in FIELDS}
+    assert set(kinds.values()) == {"gauge", "counter", "label"}
+
+
 def test_the_page_is_fetched() -> None:
     body = line("DCGM_FI_PROF_SM_ACTIVE", "0.5").encode()
     with serving(http(body)[:40], http(body)[40:]) as url:
@@ -194,7 +204,7 @@ def test_what_is_no_page_is_a_failed_read(answer: bytes, words: str) -> None:
 
 def test_a_page_that_drips_ends_at_the_deadline() -> None:
     began = time.monotonic()
-    with serving(*[b"x"] * 1000, pause=0.01) as url, pytest.raises(ReadFailed, match="within 0.1 s"):
+    with serving(*[b"x"] * 1000, pause=0.01) as url, pytest.raises(ReadFailed, match=r"within 0\.1 s"):
         fetch(parse_url(url), 0.1)
     assert time.monotonic() - began < 3.0
 

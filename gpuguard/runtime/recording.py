@@ -1,0 +1,321 @@
+"""A machine as files that play: what NVML answers, and the small files that sources of the host read.
+
+Shape   <folder>/{ORIGIN,nvml.json,dev/kmsg,proc/...,sys/...}, as `--root` plays it
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuguard import __version__
+from gpuguard.errors import Absent, NotUnderstood
+from gpuguard.model.ids import parse_pci_address
+from gpuguard.model.readings import Rate
+from gpuguard.runtime.redaction import SERVICES, Redaction
+from gpuguard.sources.nvml.library import Library
+from gpuguard.sources.nvml.noted import Noted
+from gpuguard.sources.nvml.reader import Reader
+from gpuguard.sweeping.files import PAGE, listed
+
+NVML = "nvml.json"
+RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
+CONFIG_BYTES = 64  # of a PCI device: what any user may read
+LOG_BYTES = 8 * 1024 * 1024
+RECORD_BYTES = 8192  # the most that one read of /dev/kmsg gives
+# Files that are copied as they are but for names, below the root.
+PLAIN = (
+    "proc/driver/nvidia/version", "proc/driver/nvidia/params", "proc/driver/nvidia/gpus/*/information",
+    "proc/driver/nvidia/capabilities/**/access", "proc/driver/nvidia/capabilities/mig/*", "sys/module/nvidia/version",
+    "sys/class/dmi/id/sys_vendor", "sys/class/dmi/id/product_name", "sys/class/infiniband/*/ports/*/state",
+    "sys/class/infiniband/*/ports/*/phys_state", "sys/class/infiniband/*/ports/*/rate",
+    "sys/class/infiniband/*/ports/*/link_layer", "sys/class/infiniband/*/ports/*/counters/*",
+    "sys/class/infiniband/*/ports/*/hw_counters/*", "sys/devices/system/edac/mc/mc*/ce_count",
+    "sys/devices/system/edac/mc/mc*/ue_count",
+)  # fmt: skip
+DEVICES = "sys/bus/pci/devices"
+DEVICE_FILES = (
+    "vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node", "local_cpulist",
+    "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "aer_dev_correctable",
+    "aer_dev_nonfatal", "aer_dev_fatal", "power/runtime_status",
+)  # fmt: skip
+VENDORS = ("0x10de", "0x15b3")  # NVIDIA, Mellanox
+MODULES = re.compile(r"(nvidia|mlx5|ib_|rdma|gdrdrv|nv_peer|iw_|nvme)\w*", re.ASCII)
+STATUS_LINES = ("Name", "State", "Tgid", "Pid", "PPid", "Uid", "Threads", "voluntary_ctxt_switches",
+                "nonvoluntary_ctxt_switches")  # fmt: skip
+LOG_WORDS = re.compile(r"NVRM|nvidia|nvswitch|nvlink|pcieport|AER:|DPC:|mlx5|EDAC|mce:|\[10de:", re.IGNORECASE)
+NOT_LOGGED = re.compile(r"command line|audit", re.IGNORECASE)
+_RECORD = re.compile(r"(\d+),\d+,(\d+),[^;]*;(.*)", re.DOTALL)
+_SERIAL = re.compile(r"serial number(?: is|:) (\d+)", re.IGNORECASE | re.ASCII)
+_UUID_LINE = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-f-]{36})\s*$", re.MULTILINE | re.ASCII)
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a recording holds, and what it lacks with the reason."""
+
+    files: int = 0
+    gpus: int = 0
+    passes: int = 0
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How often NVML is asked, and who waits meanwhile. Units: seconds."""
+
+    passes: int
+    every: float
+    clock: Callable[[], float]
+    rest: Callable[[float], None]
+
+
+def ask_nvml(noted: Noted, root: Path, pace: Pace, tell: Callable[[str], None]) -> None:
+    """Every question of the agent was answered `passes` times.
+
+    Raises  NvmlError when NVML as a whole cannot be asked
+    """
+    noted.open()
+    reader = Reader(noted, root)
+    began = pace.clock()
+    for n in range(pace.passes):
+        if n:
+            pace.rest(max(0.0, began + n * pace.every - pace.clock()))
+            noted.next_pass()
+        tell(f"pass {n + 1} of {pace.passes}")
+        for rate in RATES:
+            reader.sweep(rate)
+    noted.ask_once()
+
+
+def write_nvml(folder: Path, noted: Noted, root: Path, pace: Pace, names: Redaction) -> list[int]:
+    """nvml.json lies in the folder; gives the processes on the GPUs."""
+    made = noted.recording(f"recorded by gpuguard {__version__}; names are invented", pace.every, _by_index(root))
+    told = made["system"].get("nvmlSystemGetProcessName")
+    if isinstance(told, dict):
+        made["system"]["nvmlSystemGetProcessName"] = {
+            pid: names.process(os.path.basename(str(name))) for pid, name in told.items()
+        }
+    pids: set[int] = set()
+    for device in made["devices"]:
+        serial = device["calls"].get("nvmlDeviceGetSerial")
+        if isinstance(serial, str):
+            device["calls"]["nvmlDeviceGetSerial"] = names.serial(serial)
+        for one in (device, *device.get("mig", ())):
+            for call, answer in one["calls"].items():
+                if call.endswith("RunningProcesses_v3"):
+                    pids.update(_pids(answer))
+    text = json.dumps(names.tree(made), indent=0, separators=(",", ":"))
+    # Lines of one number each are as long as the rest: what has no brackets within goes onto one line.
+    text = re.sub(r"\n([^\[\]{}\n]*)", r"\1", text)
+    _write(folder / NVML, text + "\n")
+    return sorted(pids)
+
+
+def _pids(answer: object) -> Iterator[int]:
+    for one in answer if isinstance(answer, list) else answer.get("series", ()) if isinstance(answer, dict) else ():
+        if isinstance(one, dict) and "pid" in one:
+            yield int(one["pid"])
+        elif isinstance(one, list):
+            yield from _pids(one)
+
+
+def _by_index(root: Path) -> dict[int, tuple[str, str]]:
+    """UUID and address of each GPU as the driver's files list them: what NVML does not tell of one that is lost."""
+    found = {}
+    folder = root / "proc/driver/nvidia/gpus"
+    for index, address in enumerate(listed(folder)):
+        try:
+            text = (folder / address / "information").read_text(errors="replace")
+            match = _UUID_LINE.search(text)
+            if match is not None:
+                found[index] = (match[1], f"0000{parse_pci_address(address)}".upper())
+        except (OSError, NotUnderstood):
+            continue
+    return found
+
+
+def copy_host(root: Path, folder: Path, pids: Iterable[int], names: Redaction, kept: Kept) -> None:
+    """What the host's sources read of the machine under `root` lies in the folder."""
+    for pattern in PLAIN:
+        for path in sorted(root.glob(pattern)):
+            _copy(path, root, folder, names, kept)
+    _copy_bus(root, folder, names, kept)
+    _copy_modules(root, folder, kept)
+    _copy_processes(root, folder, pids, names, kept)
+    boot = root / "proc/sys/kernel/random/boot_id"
+    if (text := _text(boot, kept, root)) is not None:
+        _write(folder / "proc/sys/kernel/random/boot_id", names.uuid(text.strip()) + "\n", kept)
+    _copy_log(root, folder, names, kept)
+
+
+def _copy_bus(root: Path, folder: Path, names: Redaction, kept: Kept) -> None:
+    for address in listed(root / DEVICES):
+        device = root / DEVICES / address
+        vendor = _text(device / "vendor", kept, root)
+        if vendor is None or vendor.strip() not in VENDORS:
+            continue
+        for name in DEVICE_FILES:
+            _copy(device / name, root, folder, names, kept)
+        try:
+            with (device / "config").open("rb", buffering=0) as file:
+                header = file.read(CONFIG_BYTES)
+        except OSError as error:
+            kept.missing[f"{DEVICES}/{address}/config"] = error.strerror or str(error)
+            continue
+        _write(folder / DEVICES / address / "config", header, kept)
+
+
+def _copy_modules(root: Path, folder: Path, kept: Kept) -> None:
+    """Modules of the GPU stack and of the network; addresses in the kernel are left out."""
+    try:
+        lines = (root / "proc/modules").read_text().splitlines()
+    except OSError as error:
+        kept.missing["proc/modules"] = error.strerror or str(error)
+        return
+    chosen = [
+        re.sub(r"0x[0-9a-f]+", "0x0000000000000000", line) for line in lines if MODULES.fullmatch(line.split(" ")[0])
+    ]
+    _write(folder / "proc/modules", "".join(f"{line}\n" for line in chosen), kept)
+
+
+def _copy_processes(root: Path, folder: Path, pids: Iterable[int], names: Redaction, kept: Kept) -> None:
+    chosen = {str(pid) for pid in pids}
+    for name in listed(root / "proc"):
+        if name.isascii() and name.isdigit() and name not in chosen:
+            comm = _text(root / "proc" / name / "comm", None, root)
+            if comm is not None and comm.strip() in SERVICES:
+                chosen.add(name)
+    for pid in sorted(chosen, key=int):
+        place, target = root / "proc" / pid, folder / "proc" / pid
+        stat = _text(place / "stat", None, root)
+        if stat is None:
+            continue  # it ended meanwhile
+        comm = stat[stat.find("(") + 1 : stat.rfind(")")]
+        instead = names.process(comm)
+        _write(target / "stat", f"{pid} ({instead}){stat[stat.rfind(')') + 1 :]}", kept)
+        _write(target / "comm", instead + "\n", kept)
+        if (status := _text(place / "status", None, root)) is not None:
+            _write(target / "status", _status(status, instead, names), kept)
+        if (groups := _text(place / "cgroup", None, root)) is not None:
+            lines = (line.split(":", 2) for line in groups.splitlines() if line.count(":") >= 2)
+            text = "".join(f"{number}:{kinds}:{names.group(path)}\n" for number, kinds, path in lines)
+            _write(target / "cgroup", text, kept)
+
+
+def _status(text: str, comm: str, names: Redaction) -> str:
+    """The lines of a status file that say how a process does; its users are other numbers."""
+    lines = []
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key == "Name":
+            value = f"\t{comm}"
+        elif key == "Uid":
+            value = "".join(f"\t{names.user(user)}" for user in value.split())
+        if key in STATUS_LINES:
+            lines.append(f"{key}:{value}\n")
+    return "".join(lines)
+
+
+def _copy_log(root: Path, folder: Path, names: Redaction, kept: Kept) -> None:
+    """The kernel's own lines about the GPU stack, PCIe and memory, numbered anew from 0."""
+    try:
+        records = list(_records(root / "dev/kmsg"))
+    except OSError as error:
+        kept.missing["dev/kmsg"] = error.strerror or str(error)
+        return
+    lines: list[str] = []
+    for record in records:
+        match = _RECORD.match(record.partition("\n")[0])
+        if match is None or int(match[1]) >> 3 or not LOG_WORDS.search(match[3]) or NOT_LOGGED.search(match[3]):
+            continue
+        for serial in _SERIAL.findall(match[3]):
+            names.serial(serial)  # of a GPU that NVML does not reach any more
+        lines.append(f"{match[1]},{len(lines)},{match[2]},-;{names.text(match[3])}\n")
+    _write(folder / "dev/kmsg", "".join(lines), kept)
+
+
+def _records(path: Path) -> Iterator[str]:
+    """Every record in the kernel's ring, or in a file of such records, at most LOG_BYTES of them."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if path.is_file():
+            for line in os.read(file, LOG_BYTES).decode("utf-8", "replace").splitlines():
+                if not line.startswith("#"):
+                    yield line
+            return
+        left = LOG_BYTES
+        while left > 0:
+            try:
+                record = os.read(file, RECORD_BYTES)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                continue  # what was next is overwritten; the one after it comes
+            left -= len(record)
+            yield record.decode("utf-8", "replace")
+    finally:
+        os.close(file)
+
+
+def write_origin(folder: Path, kept: Kept, root: Path, pace: Pace) -> None:
+    """ORIGIN says where the files come from and what was changed."""
+    of = "this machine" if root == Path("/") else "another recorded machine"
+    lines = [
+        f"A recorded machine: `gpuguard record` {__version__} of {of}, {kept.gpus} GPUs, {kept.passes} passes "
+        f"{pace.every:g} s apart.",
+        "Numbers and states are as they were read. UUIDs, serial numbers, the boot id, names of hosts, processes and "
+        "control",
+        "groups and numbers of users are invented, the same in every file. dev/kmsg holds the kernel's lines about the "
+        "GPU",
+        "stack, PCIe and memory, numbered anew.",
+        *(f"Missing: {name}: {why}" for name, why in kept.missing.items()),
+    ]
+    _write(folder / "ORIGIN", "".join(f"{line}\n" for line in lines))
+
+
+def _copy(path: Path, root: Path, folder: Path, names: Redaction, kept: Kept) -> None:
+    text = _text(path, kept, root)
+    if text is not None:
+        _write(folder / path.relative_to(root), names.text(text), kept)
+
+
+def _text(path: Path, kept: Kept | None, root: Path) -> str | None:
+    """What a small file says; None where it does not exist or gives nothing, which is noted where `kept` is given."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(PAGE).decode("utf-8", "replace")
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError, IsADirectoryError):
+        return None
+    except OSError as error:
+        if kept is not None:
+            kept.missing[str(path.relative_to(root))] = error.strerror or str(error)
+        return None
+
+
+def _write(path: Path, content: str | bytes, kept: Kept | None = None) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if kept is not None:
+        kept.files += 1
+
+
+def library_of(root: Path) -> Library:
+    """Whoever answers for NVML: the player for a recorded machine, the driver's library for this one.
+
+    Raises  Absent where another machine's NVML was not recorded
+    """
+    if (root / NVML).exists():
+        import time
+
+        from gpuguard.sources.nvml.played import Player, load
+
+        return Player(load(root / NVML), time.monotonic)
+    if root != Path("/"):
+        raise Absent(f"{root / NVML} does not exist; NVML of this machine was not recorded")
+    from gpuguard.sources.nvml.live import Live
+
+    return Live()

@@ -1,0 +1,104 @@
+"""Names that belong to somebody, replaced by names that belong to nobody, the same way wherever they stand.
+
+Replaced are UUIDs of GPUs and MIG devices, serial numbers, boot ids, the host's names, names of processes and control
+groups, and numbers of users; what a machine is (addresses, versions, product names) stays. The way back is not kept.
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable
+from typing import Any
+
+# Services that a recorded machine is judged by, as the kernel cuts their names off.
+SERVICES = frozenset({
+    "nv-fabricmanage", "nvidia-persiste", "nvidia-imex", "nv-hostengine", "nvidia-smi", "nvlsm", "kthreadd",
+    "dcgm-exporter", "dcgmi", "gpuguard",
+})  # fmt: skip
+# Parts of a control group's path that say nothing of who runs there.
+_PLAIN_GROUP = re.compile(
+    r"(system|user|machine|kubepods|kubelet)[a-z-]*\.slice|slurmstepd\.scope|slurm|user|init\.scope|"
+    r"(job|step|task|uid)_\d+|nvidia-[a-z]+\.service",
+    re.ASCII,
+)
+_UUID = re.compile(r"\b(GPU|MIG)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b", re.IGNORECASE | re.ASCII)
+_OLD_MIG = re.compile(r"\bMIG-GPU-([0-9a-f-]{36})", re.ASCII)
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", re.ASCII)
+_NAME = re.compile(r"(\bname=)([^,]+)")
+_NUMBER = re.compile(r"\d+", re.ASCII)
+SHORTEST = 3  # a shorter name of a host would be found within words
+
+
+class Redaction:
+    """One recording's new names. `seed` makes them the same each time; without one nobody can make them again."""
+
+    def __init__(self, hosts: Iterable[str] = (), seed: str | None = None) -> None:
+        self._seed = seed if seed is not None else secrets.token_hex(16)
+        self._serials: dict[str, str] = {}
+        self._processes: dict[str, str] = {}
+        self._groups: dict[str, str] = {}
+        self._users: dict[str, str] = {"0": "0"}
+        self._hosts = sorted({name for name in hosts if len(name) >= SHORTEST}, key=len, reverse=True)
+
+    def _digest(self, word: str) -> bytes:
+        return hashlib.sha256(f"{self._seed}/{word}".encode()).digest()
+
+    def uuid(self, old: str) -> str:
+        """Another UUID, in small letters."""
+        digits = self._digest(old.lower()).hex()
+        return "-".join((digits[:8], digits[8:12], f"4{digits[13:16]}", f"8{digits[17:20]}", digits[20:32]))
+
+    def serial(self, old: str) -> str:
+        """Another serial number of the same length; from now on it is replaced in texts as well."""
+        if old.isdigit() and set(old) != {"0"}:
+            number = int.from_bytes(self._digest(old)[:16], "big") % 10 ** len(old)
+            self._serials[old] = f"{number:0{len(old)}d}"
+        return self._serials.get(old, old)
+
+    def process(self, old: str) -> str:
+        """`process-N`; a service of the driver's keeps its name."""
+        if old in SERVICES:
+            return old
+        return self._processes.setdefault(old, f"process-{len(self._processes) + 1}")
+
+    def user(self, old: str) -> str:
+        """Another number; root stays root."""
+        return self._users.setdefault(old, str(20000 + len(self._users)))
+
+    def group(self, old: str) -> str:
+        """The path of a control group with the same depth; what says who runs there is replaced."""
+        return "/".join(self._group_part(part) for part in old.split("/"))
+
+    def _group_part(self, part: str) -> str:
+        if not part:
+            return part
+        if _PLAIN_GROUP.fullmatch(part):
+            return _NUMBER.sub(lambda match: self.user(match[0]), part) if part.startswith("uid_") else part
+        return self._groups.setdefault(part, f"group-{len(self._groups) + 1}")
+
+    def text(self, old: str) -> str:
+        """A line or a whole file with every such name replaced."""
+        new = _OLD_MIG.sub(lambda match: f"MIG-GPU-{self.uuid(match[1])}", old)
+        new = _UUID.sub(lambda match: f"{match[1]}-{self.uuid(match[2])}", new)
+        for serial, instead in self._serials.items():
+            new = new.replace(serial, instead)
+        for host in self._hosts:
+            new = re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "gpu-node", new)
+        new = _ADDRESS.sub(self._network, new)
+        return _NAME.sub(lambda match: match[1] + self.process(match[2]), new)
+
+    def _network(self, match: "re.Match[str]") -> str:
+        """An address of the network is replaced by one that documentation may use; a version stays what it is."""
+        parts = [int(part) for part in match[0].split(".")]
+        private = parts[0] in (10, 127) or parts[:2] == [192, 168] or (parts[0] == 172 and 16 <= parts[1] < 32)
+        return "192.0.2.1" if private and max(parts) < 256 else match[0]
+
+    def tree(self, old: Any) -> Any:
+        """Nested JSON with its texts replaced. Any: it has the shape of what was given."""
+        if isinstance(old, str):
+            return self.text(old)
+        if isinstance(old, dict):
+            return {key: self.tree(value) for key, value in old.items()}
+        if isinstance(old, list):
+            return [self.tree(value) for value in old]
+        return old

@@ -1,0 +1,201 @@
+"""What `gpuguard record` makes: a machine that plays the same, and that nobody's name stands in."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpuguard import cli
+from gpuguard.commands import record as commands_record
+from gpuguard.errors import GpuguardError
+from gpuguard.runtime import recording
+from gpuguard.runtime.recording import Kept, Pace, ask_nvml, copy_host, write_nvml, write_origin
+from gpuguard.runtime.redaction import Redaction
+from gpuguard.sources.nvml.library import UNKNOWN, NvmlError
+from gpuguard.sources.nvml.noted import Noted
+from gpuguard.sources.nvml.played import Player, load
+from gpuguard.sources.nvml.reader import Reader, Rows
+from tests.support.machines import NAMES, machine
+
+
+class Time:
+    """Seconds that pass while somebody rests."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def rest(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def record(root: Path, folder: Path, hosts: tuple[str, ...] = ()) -> Kept:
+    time, kept, names = Time(), Kept(), Redaction(hosts, seed="a test")
+    pace = Pace(passes=4, every=5.0, clock=time, rest=time.rest)
+    noted = Noted(Player(load(root / "nvml.json"), time), time)
+    ask_nvml(noted, root, pace, lambda _: None)
+    copy_host(root, folder, write_nvml(folder, noted, root, pace, names), names, kept)
+    write_origin(folder, kept, root, pace)
+    return kept
+
+
+def fast(root: Path) -> Rows:
+    time = Time()
+    player = Player(load(root / "nvml.json"), time)
+    player.open()
+    return Reader(player, root).sweep("fast")
+
+
+def everything(root: Path) -> str:
+    return "\n".join(path.read_bytes().decode("utf-8", "replace") for path in sorted(root.rglob("*")) if path.is_file())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_machine_recorded_again_has_the_same_files_and_values(name: str, tmp_path: Path) -> None:
+    kept = record(machine(name), tmp_path)
+    files = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    first = {path.relative_to(machine(name)) for path in machine(name).rglob("*") if path.is_file()}
+    assert first - files <= {Path("incident.kmsg"), Path("dcgm-exporter.prom")}
+    assert files <= first
+    assert kept.missing == {}
+    told, again = fast(machine(name)), fast(tmp_path)
+    assert told.keys() == again.keys()
+    for subject, values in told.items():
+        for column, value in values.items():
+            if column != "gpu_uuid":
+                assert again[subject][column] == value, (subject, column)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_of_the_first_machine_is_left(name: str, tmp_path: Path) -> None:
+    record(machine(name), tmp_path)
+    before, after = everything(machine(name)), everything(tmp_path)
+    boot = (machine(name) / "proc/sys/kernel/random/boot_id").read_text().strip()
+    serials = set(re.findall(r'nvmlDeviceGetSerial":"(\d+)"', before))
+    serials |= set(re.findall(r"(?i)serial number(?: is|:) (\d+)", before))
+    uuids = set(re.findall(r"(?:GPU|MIG)-[0-9a-f-]{36}", before))
+    comms = {path.read_text().strip() for path in machine(name).glob("proc/[0-9]*/comm")} & {
+        "pt_main_thread", "notebook", "python3"
+    }  # fmt: skip
+    assert len(uuids) >= 4
+    assert comms
+    for old in (boot, *serials, *uuids, *comms, "20417"):
+        assert old not in after, old
+
+
+def test_a_name_is_the_same_in_every_file(tmp_path: Path) -> None:
+    record(machine("h100x8-lost"), tmp_path)
+    log = (tmp_path / "dev/kmsg").read_text()
+    made = json.loads((tmp_path / "nvml.json").read_text())
+    for device in made["devices"]:
+        address = device["pci"][4:].lower()
+        information = (tmp_path / "proc/driver/nvidia/gpus" / address / "information").read_text()
+        assert device["uuid"] in information
+    peers = [device for device in made["devices"] if device["pci"].startswith("00000000:C3")]
+    assert peers[0]["uuid"] in log
+    assert peers[0]["calls"]["nvmlDeviceGetSerial"] in log
+
+
+def test_the_kernels_lines_about_others_are_left_out(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(machine("h100x8"), tmp_path / "first"))
+    with (root / "dev/kmsg").open("a") as log:
+        log.write("6,900,900000000,-;usb 1-1: SerialNumber: A1B2C3\n")
+        log.write("30,901,900000001,-;nvidia-persistenced[7]: said on node17.example.org\n")
+        log.write("4,902,900000002,-;NVRM: node17 at 10.1.2.3, name=alice_train, channel 1\n")
+    record(root, tmp_path / "second", hosts=("node17", "node17.example.org"))
+    log_lines = (tmp_path / "second/dev/kmsg").read_text().splitlines()
+    assert log_lines[-1].endswith(";NVRM: gpu-node at 192.0.2.1, name=process-2, channel 1")
+    assert not any("SerialNumber" in line or "persistenced" in line for line in log_lines)
+    assert [int(line.split(",")[1]) for line in log_lines] == list(range(len(log_lines)))
+
+
+def test_versions_are_no_addresses() -> None:
+    names = Redaction((), seed="x")
+    assert names.text("driver 570.124.06, firmware 28.39.1002.7") == "driver 570.124.06, firmware 28.39.1002.7"
+
+
+def test_groups_keep_their_shape() -> None:
+    names = Redaction((), seed="x")
+    assert names.group("/system.slice/slurmstepd.scope/job_81/step_0/user/task_3") == (
+        "/system.slice/slurmstepd.scope/job_81/step_0/user/task_3"
+    )
+    assert names.group("/user.slice/user-1000.slice/alice.scope") == "/user.slice/group-1/group-2"
+    slurm = "/slurm"
+    assert names.group(f"{slurm}/uid_1000/job_5") == f"{slurm}/uid_20001/job_5"
+
+
+def test_without_a_seed_no_two_recordings_agree() -> None:
+    assert Redaction().uuid("a") != Redaction().uuid("a")
+
+
+def called(*argv: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = cli.run(list(argv))
+        except GpuguardError as error:
+            code = error.exit_code
+            err.write(str(error))
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else -1
+    return code, out.getvalue(), err.getvalue()
+
+
+def test_the_command_writes_a_folder_and_never_over_one(tmp_path: Path) -> None:
+    folder = str(tmp_path / "made")
+    root = str(machine("l40sx4"))
+    code, out, err = called("record", folder, "--root", root, "--passes", "2", "--every", "0.2", "--json")
+    assert (code, json.loads(out)["gpus"], json.loads(out)["missing"]) == (0, 4, {})
+    assert "pass 2 of 2" in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made"]
+    code, _, err = called("record", folder, "--root", root)
+    assert code == 2
+    assert "not written over" in err
+
+
+def test_a_machine_without_nvml_is_recorded_in_part(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(machine("l40sx4"), tmp_path / "first"))
+    (root / "nvml.json").unlink()
+    code, out, _ = called("record", str(tmp_path / "second"), "--root", str(root))
+    assert code == 1
+    assert "missing: nvml.json" in out
+    assert "Missing: nvml.json" in (tmp_path / "second/ORIGIN").read_text()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, err = called("record", str(tmp_path / "file/made"), "--root", str(machine("l40sx4")))
+    assert code == 2
+    assert "name another place" in err
+
+
+def test_a_driver_that_hangs_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    woken = threading.Event()
+
+    class Hung(Player):
+        def open(self) -> None:
+            woken.wait(10)
+            raise NvmlError(UNKNOWN)
+
+    hung = Hung(load(machine("l40sx4") / "nvml.json"), Time())
+    monkeypatch.setattr(recording, "library_of", lambda root: hung)
+    monkeypatch.setattr(commands_record, "PATIENCE", -1e9)
+    code, _, err = called("record", str(tmp_path / "made"), "--root", str(machine("l40sx4")))
+    woken.set()
+    assert code == 2
+    assert "NVML hangs in nvmlInitWithFlags" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("words", [("--passes", "1"), ("--every", "0.1"), ("--every", "x")])
+def test_what_would_record_nothing_is_refused(words: tuple[str, str], tmp_path: Path) -> None:
+    code, _, err = called("record", str(tmp_path / "made"), *words)
+    assert code == 64
+    assert "give" in err
