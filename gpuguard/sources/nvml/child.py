@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -46,8 +47,12 @@ EVENT_WAIT = 0.5  # seconds at most; the thread looks so often whether it is to 
 class Served:
     """One run of the program: what its threads share."""
 
-    def __init__(self, stream: socket.socket, library: Library, root: Path) -> None:
+    def __init__(
+        self, stream: socket.socket, library: Library, root: Path, *, end: Callable[[], None] | None = None
+    ) -> None:
+        """`end` is called once the agent is gone, and ends the process in a while; tests hand in their own."""
         self._stream = stream
+        self._end = end or _end_within
         self._sending = threading.Lock()
         self._watch = Stopwatch(library)
         self._root = root
@@ -110,8 +115,7 @@ class Served:
             else:
                 self._wanted.put(request)
         self._wanted.put(None)
-        time.sleep(END_WITHIN)
-        os._exit(0)
+        self._end()
 
     def _hear_events(self) -> None:
         """The driver's events went to the agent as they came; where there are none to be had, this just ends."""
@@ -132,6 +136,12 @@ class Served:
             if pci is not None:
                 instance = None if noticed.gpu_instance == WHOLE_GPU else noticed.gpu_instance
                 self._send(Xid(noticed.value, pci, instance))
+
+
+def _end_within() -> None:
+    """The process has ended, whatever its other threads are stuck in."""
+    time.sleep(END_WITHIN)
+    os._exit(0)
 
 
 def library_of(play: Path | None) -> Library:
