@@ -27,12 +27,12 @@ HOUR = 3600.0
 class Settings:
     """How many errors in an hour are too many, by counter."""
 
-    symbol_error: float = 100.0  # symbols that were received broken
-    port_rcv_errors: float = 100.0  # packets that were received broken
-    local_link_integrity_errors: float = 100.0  # local physical errors beyond what is allowed
-    excessive_buffer_overrun_errors: float = 100.0  # buffers that overran for too long
-    link_error_recovery: float = 10.0  # times that the link trained anew; each one stops it
-    rx_icrc_encapsulated: float = 100.0  # RoCE packets with a broken checksum
+    symbol_error: float = 100.0  # symbols that were none, on any lane
+    port_rcv_errors: float = 100.0  # packets with an error
+    local_link_integrity_errors: float = 100.0  # packets lost to errors of the link itself
+    excessive_buffer_overrun_errors: float = 100.0  # buffers that overran again and again
+    link_error_recovery: float = 10.0  # recoveries of the link that worked
+    rx_icrc_encapsulated: float = 100.0  # RoCE packets with a wrong checksum
 
 
 COUNTERS = tuple(Settings.__dataclass_fields__)

@@ -1,5 +1,6 @@
 """The real nvidia-ml-py runs against the fake library, which says what the recording says, or what it is told to."""
 
+import json
 import math
 import re
 import signal
@@ -14,6 +15,7 @@ import pytest
 from tests.support.fake_nvml import DRIVERS, SYMBOLS, FakeNvml, exported, lacking
 from tests.support.fake_nvml.client import ASKED, Client
 from tests.support.fake_nvml.small import SMALL, UUIDS
+from tests.support.machines import NAMES, machine
 from tests.support.require import require
 
 NEWEST = "615"
@@ -456,3 +458,18 @@ def test_after_the_last_shutdown_nothing_is_answered(client: Client) -> None:
     assert client.ask("n.nvmlShutdown()") is None
     assert client.ask("n.nvmlDeviceGetCount()") == uninitialized
     assert client.ask("n.nvmlInit() or n.nvmlDeviceGetCount()") == 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_recorded_machine_that_ships_can_be_played(name: str) -> None:
+    recording = json.loads((machine(name) / "nvml.json").read_text())
+    parts = [
+        recording["all"],
+        *recording["devices"],
+        *(part for d in recording["devices"] for part in d.get("mig", ())),
+    ]
+    asked = set(recording["system"]).union(*(part.get("calls", {}) for part in parts))
+    assert asked <= set(exported(NEWEST))
+    with FakeNvml(machine(name)) as nvml, Client(nvml) as client:
+        assert client.ask("n.nvmlSystemGetDriverVersion()") == recording["system"]["nvmlSystemGetDriverVersion"]
+        assert client.ask("[n.nvmlDeviceGetUUID(device) for device in g]") == [d["uuid"] for d in recording["devices"]]

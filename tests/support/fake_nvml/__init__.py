@@ -333,7 +333,7 @@ def lines(recording: Mapping[str, Json], driver: str) -> Iterator[str]:
     """The recording as the library reads it."""
     version, cuda = DRIVERS[driver]
     system = dict(recording.get("system", {}))
-    if not str(system.get("nvmlSystemGetDriverVersion", "")).startswith(driver):
+    if _generation(recording) != driver:
         system |= {
             "nvmlSystemGetDriverVersion": version,
             "nvmlSystemGetNVMLVersion": f"{cuda // 1000}.{version}",
