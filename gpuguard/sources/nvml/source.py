@@ -71,12 +71,12 @@ class Settings:
     slow: Seconds = Seconds(600.0)  # what identifies and limits; and whenever that changes
     # A sweep takes milliseconds. A hang is found within fast + fast_deadline, and that is to be less than 10 s.
     fast_deadline: Seconds = Seconds(4.0)
-    medium_deadline: Seconds = Seconds(8.0)  # for a medium sweep
-    slow_deadline: Seconds = Seconds(8.0)  # for a slow sweep
+    medium_deadline: Seconds = Seconds(8.0)  # it asks more, and no finding waits for it
+    slow_deadline: Seconds = Seconds(8.0)  # the same
     init_deadline: Seconds = Seconds(30.0)  # without persistence mode each GPU is woken up, a second or two for each
     first_wait: Seconds = Seconds(10.0)  # before another child is started after one hung; doubled each time
-    longest_wait: Seconds = Seconds(600.0)  # the doubling ends here
-    forgiven_after: Seconds = Seconds(3600.0)  # so long without a hang makes the next wait short again
+    longest_wait: Seconds = Seconds(600.0)  # the doubling ends here; an hour without a hang makes it short again
+    forgiven_after: Seconds = Seconds(3600.0)  # so long without a hang, and the wait begins anew
     hold_for: Seconds = Seconds(60.0)  # nothing is asked for so long after Xid 79, 119 or 120
 
     def __post_init__(self) -> None:
