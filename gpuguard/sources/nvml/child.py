@@ -7,7 +7,6 @@ When the agent closes its end, or is gone, NVML is shut down in order, and the p
 where that hangs. Signals that ask it to end are ignored: to be ended in the middle of a call can wedge the GPU.
 """
 
-import argparse
 import os
 import queue
 import signal
@@ -15,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -158,17 +157,20 @@ def library_of(play: Path | None) -> Library:
     return Live()
 
 
+def _arguments(words: Sequence[str]) -> tuple[Path, Path | None]:
+    """What `--root DIR` and `--play FILE` say. By hand: only the agent starts this, and argparse costs 1 MiB."""
+    told = dict(zip(words[::2], words[1::2], strict=True))
+    return Path(told.get("--root", "/")), Path(told["--play"]) if "--play" in told else None
+
+
 def main() -> int:
     """Exit code, once the agent went away."""
-    parser = argparse.ArgumentParser(prog="gpuguard.sources.nvml.child", description="Asks NVML for the agent.")
-    parser.add_argument("--play", type=Path, metavar="FILE", help="a recorded machine answers")
-    parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="where /proc is")
-    arguments = parser.parse_args()
+    root, play = _arguments(sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
         stream = socket.socket(fileno=0)
-        Served(stream, library_of(arguments.play), arguments.root).run()
+        Served(stream, library_of(play), root).run()
     except (GpuguardError, OSError) as error:
         print(f"the NVML child cannot begin: {error}; it is started by the agent", file=sys.stderr)
         return 1
