@@ -91,10 +91,6 @@ class Noted:
         """As the library."""
         self._timed("nvmlShutdown", self._library.close)
 
-    def hush(self) -> None:
-        """As the library."""
-        self._library.hush()
-
     def system(self, call: str, *arguments: int) -> Raw:
         """As the library."""
         answer: Raw = self._timed(call, lambda: self._library.system(call, *arguments))
