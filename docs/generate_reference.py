@@ -63,6 +63,9 @@ def configuration() -> str:
         hints = typing.get_type_hints(settings)
         words = " ".join((settings.__doc__ or "").split("\n\n")[0].split())
         told = descriptions(settings)
+        if name.startswith("detectors."):
+            rules = _origins(name.removeprefix("detectors."), set(told))
+            told = {key: words or rules.get(key, "").rstrip(".") for key, words in told.items()}
         rows = [
             f"| `{f.name}` | {_type(hints[f.name])} | `{_default(f.default)}` | {told[f.name]} |".replace("|  |", "| |")
             for f in fields

@@ -102,10 +102,11 @@ def _number(values: "Mapping[str, Value]", name: str, otherwise: float) -> float
 def _page(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> str:
     from gpuguard.runtime.words import page
 
-    return page([HEAD, *(_row(snapshot, *gpu) for gpu in gpus), *_standing(gpus), *_who(snapshot, gpus, people)])
+    rows = [line for gpu in gpus for line in (_row(*gpu), *_instances(snapshot, gpu[0]))]
+    return page([HEAD, *rows, *_standing(gpus), *_who(snapshot, gpus, people)])
 
 
-def _row(snapshot: "Snapshot", name: "SubjectId", view: "SubjectView | None", values: "Values") -> str:
+def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str:
     index = _shown(values, "gpu_index", "{:.0f}")
     state: str = view.state if view is not None else "healthy"
     if values.get("gpu_up") == 0 and state == "healthy":
@@ -122,6 +123,28 @@ def _row(snapshot: "Snapshot", name: "SubjectId", view: "SubjectView | None", va
         f"{short:<3} {state:<9} {_shown(values, 'temperature_celsius', '{:.0f}'):>4}  {power:<9}  {shares}  "
         f"{used:>5}/{total:<5} {_links(values):>6} {processes:>4}"
     ).rstrip()
+
+
+def _mig(snapshot: "Snapshot", gpu: "SubjectId") -> "list[Values]":
+    """What is known of each MIG instance of a GPU, by its number."""
+    from gpuguard.model.readings import merged
+
+    prefix = f"mig:{gpu.removeprefix('gpu:')}/"
+    found = [merged(groups, snapshot.at) for name, groups in snapshot.readings.items() if name.startswith(prefix)]
+    return sorted(found, key=lambda values: _number(values, "mig_gpu_instance", 0))
+
+
+def _instances(snapshot: "Snapshot", gpu: "SubjectId") -> Iterator[str]:
+    """The MIG instances of a GPU, below it."""
+    for values in _mig(snapshot, gpu):
+        used, total = (_shown(values, f"mig_memory_{what}_bytes", "{:.1f}", GIB) for what in ("used", "total"))
+        shares = " ".join(
+            f"{_shown(values, f'mig_{what}_active_ratio', '{:.0f}', 0.01):>4}"
+            for what in ("graphics", "sm", "tensor", "dram")
+        )
+        profile = values.get("mig_profile")
+        name = f"gi {_shown(values, 'mig_gpu_instance', '{:.0f}')} {profile if isinstance(profile, str) else '?'}"
+        yield f"  {name:<28}  {shares}  {used:>5}/{total}".rstrip()
 
 
 def _shown(values: "Mapping[str, Value]", name: str, form: str, unit: float = 1.0) -> str:
@@ -221,7 +244,8 @@ def _json(snapshot: "Snapshot", gpus: list[Gpu], taken_by: str, people: "Whose")
                 "subject": name, "uuid": view.uuid if view is not None else values.get("gpu_uuid"),
                 "state": view.state if view is not None else "healthy",
                 "findings": [finding.code for finding in view.findings] if view is not None else [],
-                "readings": dict(sorted(values.items())), "processes": _processes(snapshot, name, people),
+                "readings": dict(sorted(values.items())), "instances": _mig(snapshot, name),
+                "processes": _processes(snapshot, name, people),
             }
             for name, view, values in gpus
         ],

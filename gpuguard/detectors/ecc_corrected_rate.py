@@ -30,7 +30,7 @@ class Settings:
 
     per_hour: float = 30_000.0  # over an hour: worth a look
     storm_per_second: float = 1_000.0  # over `storm_within`: test the GPU
-    storm_within: Seconds = Seconds(600.0)
+    storm_within: Seconds = Seconds(600.0)  # the window of a storm
 
     def __post_init__(self) -> None:
         for name in ("per_hour", "storm_per_second", "storm_within"):

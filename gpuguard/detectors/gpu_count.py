@@ -44,7 +44,7 @@ class GpuCount:
 
     name = "gpu_count"
     of: tuple[SubjectKind, ...] = ("node",)
-    reads = ("gpus_visible",)
+    reads = ("gpus_visible", "gpus_on_bus", "gpus_expected")
     memory = Memory
 
     def __init__(self, settings: Settings) -> None:

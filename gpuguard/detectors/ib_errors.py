@@ -5,7 +5,7 @@ A bad cable or module shows so days before the link breaks. What a link counts w
 Reads     ib_symbol_error_total, ib_port_rcv_errors_total, ib_local_link_integrity_errors_total,
           ib_excessive_buffer_overrun_errors_total, ib_link_error_recovery_total, ib_rx_icrc_encapsulated_total of each
           port; a counter that is absent or unknown is left out
-Source    InfiniBand Architecture Specification 1, PortCounters; infiniband-diags, etc/error_thresholds
+Source    InfiniBand Architecture Specification 1, PortCounters; infiniband-diags, ibqueryerrors(8)
 Clears    when they came more slowly for an hour
 """
 
@@ -27,12 +27,12 @@ HOUR = 3600.0
 class Settings:
     """How many errors in an hour are too many, by counter."""
 
-    symbol_error: float = 100.0
-    port_rcv_errors: float = 100.0
-    local_link_integrity_errors: float = 100.0
-    excessive_buffer_overrun_errors: float = 100.0
-    link_error_recovery: float = 10.0
-    rx_icrc_encapsulated: float = 100.0
+    symbol_error: float = 100.0  # symbols that were none, on any lane
+    port_rcv_errors: float = 100.0  # packets with an error
+    local_link_integrity_errors: float = 100.0  # packets lost to errors of the link itself
+    excessive_buffer_overrun_errors: float = 100.0  # buffers that overran again and again
+    link_error_recovery: float = 10.0  # recoveries of the link that worked
+    rx_icrc_encapsulated: float = 100.0  # RoCE packets with a wrong checksum
 
 
 COUNTERS = tuple(Settings.__dataclass_fields__)

@@ -31,7 +31,7 @@ class Settings:
     """How long it may be so. Units: seconds."""
 
     down_for: Seconds = Seconds(60.0)  # a link that trains anew needs some seconds
-    slow_for: Seconds = Seconds(300.0)
+    slow_for: Seconds = Seconds(300.0)  # a rate below the port's own best must last this long
     fewer_for: Seconds = Seconds(300.0)  # ports of a node that starts come up one after the other
 
 

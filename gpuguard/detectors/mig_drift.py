@@ -24,7 +24,7 @@ from gpuguard.ports import Rules
 class Settings:
     """How this site runs its GPUs."""
 
-    expected: Literal["on", "off", "any"] = "any"
+    expected: Literal["on", "off", "any"] = "any"  # any: only a change that waits for a reset is told
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,10 +2,10 @@
 
 At rest a link saves power at the lowest speed, so only a GPU at work is judged, at several looks in a row; one look at
 full speed among them, and nothing is wrong. A GPU at rest tells nothing, so what stands is taken back only when full
-speed was seen.
+speed was seen. A slot that is slower than the machine's profile says is a choice or a setting, and worth a word.
 
 Reads     pcie_link_generation with pcie_link_generation_limit, performance_state, utilization_ratio and PCIe traffic,
-          of each GPU
+          and pcie_link_generation_expected of the machine's profile, of each GPU
 Source    open-gpu-kernel-modules 1010 and nvtop 6 (generation 1 at rest), rtx6kpro 88 (1,415 changes in two minutes on
           one machine, and 3.5 hours at generation 2 under full load that nobody saw)
 Clears    when full speed was seen, a reset, a reboot, a new part, or by a person
@@ -63,18 +63,30 @@ class PcieSpeed:
         generation, limit = row.number("pcie_link_generation"), row.number("pcie_link_generation_limit")
         if generation is None or limit is None or generation < 1 or limit < 1:
             return memory, ()
+        slot = self._judge_slot(subject, row, limit)
         if generation >= limit:
-            return Memory(), (self._finding(subject, row, False, ""),)
+            return Memory(), (self._finding(subject, row, False, ""), *slot)
         busy = self._is_busy(row)
         if busy is None:
-            return memory, ()
+            return memory, slot
         if not busy:
-            return Memory(), ()
+            return Memory(), slot
         after = self._looked(memory, generation, row.at)
         if after.looks < self.settings.looks:
-            return after, ()
+            return after, slot
         reason = f"PCIe runs at generation {after.best:g} of {limit:g} also under load"
-        return after, (self._finding(subject, row, True, reason),)
+        return after, (self._finding(subject, row, True, reason), *slot)
+
+    def _judge_slot(self, subject: SubjectId, row: Row, limit: float) -> tuple[Finding, ...]:
+        expected = row.number("pcie_link_generation_expected")
+        if expected is None or expected < 1:
+            return ()
+        finding = Finding(
+            subject=subject, check=self.name, code="pcie_slot_speed", at=row.at, stands=limit < expected,
+            blame="configuration", clears=("reset", "reboot", "replace", "ack"),
+            reason=f"GPU and slot can do PCIe generation {limit:g} together; the machine's profile has {expected:g}",
+        )  # fmt: skip
+        return (finding,)
 
     def _looked(self, memory: Memory, generation: float, at: Instant) -> Memory:
         if memory.last is not None and memory.last.boot != at.boot:

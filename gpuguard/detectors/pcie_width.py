@@ -1,9 +1,9 @@
 """PCIe links that run on fewer lanes than GPU and slot can do together.
 
 The width does not change to save power, so a narrow link is a dirty or loose connector, a riser or a broken lane, also
-of a GPU at rest.
+of a GPU at rest. A slot with fewer lanes than the machine's profile says is a choice or a setting, and worth a word.
 
-Reads     pcie_link_width with pcie_link_width_limit, of each GPU
+Reads     pcie_link_width with pcie_link_width_limit, and pcie_link_width_expected of the machine's profile, of each GPU
 Source    PCI Express Base Specification, Link Status register; nvml.h, nvmlDeviceGetMaxPcieLinkWidth
 Clears    when the full width was seen again, a reset, a reboot, a new part, or by a person
 """
@@ -29,9 +29,10 @@ class Settings:
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when the link has been narrow."""
+    """Since when the link has been narrow, and since when its slot has been."""
 
     narrow: Held = Held()
+    limited: Held = Held()
 
 
 class PcieWidth:
@@ -52,14 +53,23 @@ class PcieWidth:
         lanes, limit = row.number("pcie_link_width"), row.number("pcie_link_width_limit")
         if lanes is None or limit is None or lanes < 1 or limit < 1:
             return memory, ()
-        narrow = memory.narrow.told(lanes < limit, row.at)
+        narrow, limited = memory.narrow.told(lanes < limit, row.at), memory.limited
         finding = Finding(
             subject=subject, check=self.name, code="pcie_width", at=row.at, severity="degraded", blame="hardware",
             stands=narrow.lasted(self.settings.hold, row.at), remedy="test", advice="test",
             clears=("reset", "reboot", "replace", "ack"),
             reason=f"PCIe runs on {lanes:g} lanes of {limit:g}; look at the connector and the riser",
         )  # fmt: skip
-        return Memory(narrow=narrow), (finding,)
+        expected = row.number("pcie_link_width_expected")
+        if expected is None or expected < 1:
+            return Memory(narrow=narrow, limited=limited), (finding,)
+        limited = limited.told(limit < expected, row.at)
+        slot = Finding(
+            subject=subject, check=self.name, code="pcie_slot_width", at=row.at, blame="configuration",
+            stands=limited.lasted(self.settings.hold, row.at), clears=("reset", "reboot", "replace", "ack"),
+            reason=f"GPU and slot can do {limit:g} PCIe lanes together; the machine's profile has {expected:g}",
+        )  # fmt: skip
+        return Memory(narrow=narrow, limited=limited), (finding, slot)
 
 
 def build(settings: Settings, rules: Rules) -> PcieWidth:

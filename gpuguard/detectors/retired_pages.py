@@ -28,7 +28,7 @@ class Settings:
 
     pages: int = 63  # of both kinds together
     double_bit: int = 15  # more than these, and more than `recent` of them
-    recent: int = 1
+    recent: int = 1  # more than these were retired lately
     within: Seconds = Seconds(604800.0)  # in this time
 
     def __post_init__(self) -> None:

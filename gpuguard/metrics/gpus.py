@@ -1,6 +1,6 @@
 """What holds a GPU back and what ails its fabric, bit by bit; its links, its instances and when it last answered.
 
-Reads     clock_events, fabric_health_mask, pcie_link_width, mig_* of the readings; findings of pcie_width, pcie_speed
+Reads     clock_events, fabric_health_mask, pcie_link_width, mig_* of the readings; findings pcie_width, pcie_speed
 Units     1 for what is so, 0 for what is known not to be so; seconds since 1970
 Source    nvml.h 13.5: nvmlClocksEventReason*, NVML_GPU_FABRIC_HEALTH_MASK_*
 """
@@ -25,7 +25,7 @@ FABRIC_BITS = {
     "access_timeout_recovery": (6, 2), "incorrect_configuration": (8, 4),
 }  # fmt: skip
 
-# The check that judges a way in which a PCIe link can be degraded, and the column without which it judges nothing.
+# The finding of a way in which a PCIe link can be degraded, and the column without which nobody could find it.
 LINKS = {"width": ("pcie_width", "pcie_link_width"), "speed": ("pcie_speed", "pcie_link_generation")}
 
 
@@ -63,10 +63,10 @@ def _links(snapshot: Snapshot, gpus: list[Measured]) -> Metric:
     family = GaugeMetricFamily(
         "gpuguard_pcie_link_degraded", "1 while the PCIe link is found narrower or slower than it can be, by kind."
     )
-    standing = {(finding.subject, finding.check) for view in snapshot.subjects for finding in view.findings}
+    standing = {(finding.subject, finding.code) for view in snapshot.subjects for finding in view.findings}
     for gpu in gpus:
-        for kind, (check, column) in LINKS.items():
-            found = (gpu.subject, check) in standing
+        for kind, (code, column) in LINKS.items():
+            found = (gpu.subject, code) in standing
             if found or gpu.values.get(column) is not None:
                 _put(family, {**gpu.labels, "kind": kind}, found)
     return family

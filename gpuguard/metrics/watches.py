@@ -31,7 +31,7 @@ class Watch(NamedTuple):
 
 WATCHES = {
     "pcie": Watch(
-        ("pcie_width", "pcie_speed", "pcie_replay_rate", "pcie_errors", "config_space"), (38, 39, 42, 79),
+        ("pcie_width", "pcie_speed", "pcie_replay_rate", "pcie_errors", "pcie_aer", "config_space"), (38, 39, 42, 79),
         ("pcie_replay_total", "pcie_link_width"),
     ),
     "nvlink": Watch(

@@ -18,8 +18,8 @@ from gpuguard.runtime.tally import Tally
 from gpuguard.store.reader import open_reader
 
 
-def look(parts: Parts, *, state_dir: Path, root: Path, clock: Clock) -> Snapshot:
-    """What stands against the node now: the memory on disk, and what the sources say since.
+def look(parts: Parts, *, state_dir: Path, root: Path, clock: Clock, without: tuple[str, ...] = ()) -> Snapshot:
+    """What stands against the node now: the memory on disk, and what the sources say since, less those in `without`.
 
     Nothing is written and nothing is done. A memory that cannot be read counts as empty: the kernel's ring still
     tells of this boot.
@@ -36,7 +36,7 @@ def look(parts: Parts, *, state_dir: Path, root: Path, clock: Clock) -> Snapshot
     supervisor = Supervisor(clock, mailbox.put, settings=parts.config.settings("supervise"))
     for name, source in build_sources(parts, root, clock).items():
         # The journal would only repeat what the ring says.
-        if name != "journal":
+        if name != "journal" and name not in without:
             supervisor.add(source, cursors.get(name), optional=name != "kmsg")
     tally = Tally(version=__version__, mode=parts.policy.mode, policy=parts.policy.name)
     health, _ = decide(health, booted, parts.detectors, parts.policy)

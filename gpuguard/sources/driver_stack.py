@@ -169,6 +169,7 @@ class DriverStack:
         """Reads nothing yet."""
         self._root = root
         self._processes = Processes(root / "proc")
+        self._others: set[int] = set()  # what was no service at the last look
         self._apart: Apart[Values] = Apart(NAME, settings.deadline)
 
     def sweep(self, now: Instant) -> Rows:
@@ -202,14 +203,22 @@ class DriverStack:
         return values
 
     def _read_services(self) -> Values:
-        """A zombie does not work any more: it is no service that runs."""
+        """A zombie does not work any more: it is no service that runs.
+
+        What was no service at two looks, a minute apart, is none: by then a program that a shell starts is itself.
+        """
         if not sees_host(self._root / "proc"):
             return {}
         states = dict.fromkeys(SERVICES.values(), "")
+        others = set()
         for stat in self._processes.stats():
             comm = comm_of(stat)
-            if comm in states and (state := state_of(stat)) not in ("Z", "X", ""):
+            if comm not in states:
+                others.add(int(stat[: stat.find(b" ")]))
+            elif (state := state_of(stat)) not in ("Z", "X", ""):
                 states[comm] = state
+        self._processes.ignore(others & self._others)
+        self._others = others
         values: Values = {}
         for name, comm in SERVICES.items():
             values[f"{name}_running"] = int(bool(states[comm]))

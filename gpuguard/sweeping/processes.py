@@ -7,7 +7,7 @@ Source  proc_pid_stat(5); Linux fs/proc/array.c (do_task_stat, which takes no lo
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,13 +68,17 @@ class Processes:
     """The processes below a /proc, looked at again and again.
 
     A big server has two thousand threads of the kernel; but for those with `nv` in their names they are of no
-    interest, and are known by their pids until those are gone or ANEW looks went by.
+    interest. They, and what the one who looks wants no more of, are left out until they are gone or ANEW looks went by.
     """
 
     def __init__(self, proc: Path) -> None:
         self._proc = proc
-        self._kernel: set[str] = set()
+        self._ignored: set[str] = set()
         self._looks = 0
+
+    def ignore(self, pids: Iterable[int]) -> None:
+        """These are left out from now on."""
+        self._ignored.update(map(str, pids))
 
     def stats(self) -> Iterator[bytes]:
         """What each stat file says that can be read; a process that ends meanwhile is left out.
@@ -87,10 +91,10 @@ class Processes:
             raise ReadFailed(f"{self._proc} cannot be listed: {error.strerror}") from error
         self._looks += 1
         if self._looks % ANEW == 0:
-            self._kernel.clear()
-        self._kernel.intersection_update(names)
+            self._ignored.clear()
+        self._ignored.intersection_update(names)
         for name in names:
-            if not ("0" < name[0] <= "9") or name in self._kernel:
+            if not ("0" < name[0] <= "9") or name in self._ignored:
                 continue
             # Not read_bytes: this runs a thousand times a sweep.
             try:
@@ -105,7 +109,7 @@ class Processes:
                 os.close(file)
             end = text.rfind(b")")
             if text.startswith(b" 2 ", end + 3) and b"nv" not in text[:end].lower():
-                self._kernel.add(name)
+                self._ignored.add(name)
             elif end > 0:
                 yield text
 

@@ -30,7 +30,7 @@ class Rounds:
     ) -> None:
         """Reads nothing yet."""
         self.name = name
-        self._read, self._clock, self._every, self._rate = read, clock, every, rate
+        self.read, self._clock, self.every, self.rate = read, clock, every, rate
         self._stopping = threading.Event()
 
     def run(self, emit: Callable[[Batch], None], cursor: Cursor | None) -> None:
@@ -41,12 +41,12 @@ class Rounds:
         caught_up = False
         while not self._stopping.is_set():
             now = self._clock.now()
-            rows = self._read(now)
+            rows = self.read(now)
             emit(Batch(source=self.name, events=(self._sweep(now, rows),) if rows else ()))
             if rows and not caught_up:
                 emit(Batch(source=self.name, events=()))
             caught_up = True
-            self._rest_until(now.mono + self._every, emit)
+            self._rest_until(now.mono + self.every, emit)
 
     def _rest_until(self, due: float, emit: Callable[[Batch], None]) -> None:
         while (left := due - self._clock.now().mono) > 0:
@@ -57,8 +57,8 @@ class Rounds:
 
     def _sweep(self, now: Instant, rows: Rows) -> Sweep:
         return Sweep(
-            id=EventId(f"{self.name}/{self._rate}:{now.boot[:8]}:{now.mono:.3f}"), at=now, source=self.name,
-            rate=self._rate, valid_for=SWEEPS_VALID * self._every, rows=rows,
+            id=EventId(f"{self.name}/{self.rate}:{now.boot[:8]}:{now.mono:.3f}"), at=now, source=self.name,
+            rate=self.rate, valid_for=SWEEPS_VALID * self.every, rows=rows,
         )  # fmt: skip
 
     def stop(self) -> None:

@@ -66,6 +66,9 @@ class FakeLibrary:
     def close(self) -> None:
         pass
 
+    def hush(self) -> None:
+        pass
+
     def system(self, call: str, *arguments: int) -> Raw:
         found = self.versions.get("/".join([call, *map(str, arguments)]))
         if found is None:

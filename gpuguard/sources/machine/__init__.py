@@ -74,9 +74,9 @@ class Settings:
     nvlinks_expected: int | None = None  # NVLinks that should be up, of each GPU
     pcie_link_width_expected: int | None = None  # lanes, of each GPU
     pcie_link_generation_expected: int | None = None  # of each GPU
-    fabric_manager_expected: bool | None = None
-    peermem_expected: bool | None = None
-    imex_expected: bool | None = None
+    fabric_manager_expected: bool | None = None  # whether the fabric manager should run
+    peermem_expected: bool | None = None  # whether nvidia_peermem should be loaded
+    imex_expected: bool | None = None  # whether nvidia-imex should run
 
     def __post_init__(self) -> None:
         """Raises ValueError for what no machine has."""

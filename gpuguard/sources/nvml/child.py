@@ -3,7 +3,7 @@
 Threads: the main one asks NVML and may hang in it; one takes what the agent sends, and so notices when it goes away;
 one waits for the driver's events. With `--play FILE` a recorded machine answers instead of the driver's library.
 
-When the agent closes its end, or is gone, NVML is shut down in order, and the process ends within two seconds even
+When the agent closes its end, or is gone, NVML is shut down in order, and the process ends within three seconds even
 where that hangs. Signals that ask it to end are ignored: to be ended in the middle of a call can wedge the GPU.
 """
 
@@ -15,13 +15,14 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from gpuguard.child.frames import Unframer, framed, receive
 from gpuguard.errors import GpuguardError
-from gpuguard.sources.nvml.library import WHOLE_GPU, XID_EVENT, Library, NvmlError
+from gpuguard.sources.nvml.library import LOST_CODES, WHOLE_GPU, XID_EVENT, Library, NvmlError
 from gpuguard.sources.nvml.protocol import (
     Begin,
     Begun,
@@ -39,15 +40,19 @@ from gpuguard.sources.nvml.protocol import (
 from gpuguard.sources.nvml.reader import Reader
 from gpuguard.sources.nvml.stopwatch import Stopwatch
 
-END_WITHIN = 2.0  # seconds for nvmlShutdown; it is known to hang
-EVENT_WAIT = 1.0  # seconds; the thread looks so often whether it is to end
+END_WITHIN = 3.0  # seconds for the wait for events and nvmlShutdown; that is known to hang
+EVENT_WAIT = 0.5  # seconds at most; the thread looks so often whether it is to end
 
 
 class Served:
     """One run of the program: what its threads share."""
 
-    def __init__(self, stream: socket.socket, library: Library, root: Path) -> None:
+    def __init__(
+        self, stream: socket.socket, library: Library, root: Path, *, end: Callable[[], None] | None = None
+    ) -> None:
+        """`end` is called once the agent is gone, and ends the process in a while; tests hand in their own."""
         self._stream = stream
+        self._end = end or _end_within
         self._sending = threading.Lock()
         self._watch = Stopwatch(library)
         self._root = root
@@ -55,7 +60,8 @@ class Served:
         self._reader: Reader | None = None
         self._told: dict[str, str] | None = None
         self._ended = threading.Event()
-        self._hearing = False
+        self._others = True  # there are GPUs whose events are not collected yet
+        self._hearing = threading.Thread(target=self._hear_events, name="events", daemon=True)
 
     def run(self) -> None:
         """The agent was answered until it went away."""
@@ -67,6 +73,9 @@ class Served:
                 self._send(Refused(error.code, self._watch.current))
         self._ended.set()
         if self._reader is not None:
+            if self._hearing.ident is not None:
+                self._watch.hush()
+                self._hearing.join(EVENT_WAIT + 0.5)  # it waits in NVML, which is not to be closed under it
             self._watch.close()
 
     def _answer(self, request: Request) -> None:
@@ -78,14 +87,14 @@ class Served:
         elif isinstance(request, Look) and self._reader is not None:
             reader = self._reader
             rows = reader.sweep(request.rate, request.held)
-            if not self._hearing:  # the GPUs to be heard are known by the first sweep
-                self._hearing = True
-                threading.Thread(target=self._hear_events, name="events", daemon=True).start()
             known = reader.known
             told = known if known != self._told else None
             self._told = dict(known)
             seconds = time.perf_counter() - began
             self._send(Seen(request.rate, rows, seconds, self._watch.histogram, reader.changed, told))
+            self._others = self._others or reader.changed
+            if self._hearing.ident is None:
+                self._hearing.start()  # not before there are GPUs to hear of
 
     def _send(self, report: Report) -> None:
         with self._sending:
@@ -106,23 +115,33 @@ class Served:
             else:
                 self._wanted.put(request)
         self._wanted.put(None)
-        time.sleep(END_WITHIN)
-        os._exit(0)
+        self._end()
 
     def _hear_events(self) -> None:
         """The driver's events went to the agent as they came; where there are none to be had, this just ends."""
-        try:
-            self._watch.listen()
-            while not self._ended.is_set():
+        while not self._ended.is_set():
+            try:
+                if self._others:
+                    self._others = False
+                    self._watch.listen()
                 noticed = self._watch.wait(EVENT_WAIT)
-                if noticed is None or noticed.type != XID_EVENT or self._reader is None:
-                    continue
-                pci = self._reader.address_of(noticed.uuid)
-                if pci is not None:
-                    instance = None if noticed.gpu_instance == WHOLE_GPU else noticed.gpu_instance
-                    self._send(Xid(noticed.value, pci, instance))
-        except NvmlError:
-            return
+            except NvmlError as error:
+                if error.code not in LOST_CODES:
+                    return
+                self._ended.wait(EVENT_WAIT)  # one GPU is lost, and others still have something to say
+                continue
+            if noticed is None or noticed.type != XID_EVENT or self._reader is None:
+                continue
+            pci = self._reader.address_of(noticed.uuid)
+            if pci is not None:
+                instance = None if noticed.gpu_instance == WHOLE_GPU else noticed.gpu_instance
+                self._send(Xid(noticed.value, pci, instance))
+
+
+def _end_within() -> None:
+    """The process has ended, whatever its other threads are stuck in."""
+    time.sleep(END_WITHIN)
+    os._exit(0)
 
 
 def library_of(play: Path | None) -> Library:

@@ -103,7 +103,10 @@ class Library(Protocol):
         """NVML is ready to be asked."""
 
     def close(self) -> None:
-        """NVML let go of the driver."""
+        """NVML let go of the driver; nobody waits for events any more."""
+
+    def hush(self) -> None:
+        """Whoever waits for an event need not wait to the end."""
 
     def system(self, call: str, *arguments: int) -> Raw:
         """The answer of a call that concerns no device."""
@@ -128,7 +131,7 @@ class Library(Protocol):
         """What was kept for this GPU is given back: it is gone, or was cut up anew."""
 
     def listen(self) -> None:
-        """Events of every GPU are collected from now on, for `wait`."""
+        """Events of every GPU that is listed by now are collected, for `wait`; asked again when there are others."""
 
     def wait(self, seconds: float) -> Noticed | None:
         """The next event, None where none came in time."""

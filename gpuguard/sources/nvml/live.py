@@ -66,12 +66,13 @@ class _Unrepairable(ctypes.Structure):
 class _Handle:
     """A device: NVML's pointer, and the GPM samples that are kept for it, by GPU instance."""
 
-    __slots__ = ("pointer", "samples", "uuid")
+    __slots__ = ("heard", "pointer", "samples", "uuid")
 
     def __init__(self, pointer: int, uuid: str) -> None:
         self.pointer = c_void_p(pointer)
         self.uuid = uuid
         self.samples: dict[int | None, _Samples] = {}
+        self.heard = False  # its events are collected
 
 
 class _Samples:
@@ -246,6 +247,9 @@ class Live:
         shutdown = self._symbol("nvmlShutdown")
         if shutdown is not None:
             shutdown()
+
+    def hush(self) -> None:
+        """Nothing: a wait in NVML cannot be cut short."""
 
     def _symbol(self, name: str) -> Function | None:
         try:
@@ -566,22 +570,27 @@ class Live:
                 free(samples.older)
                 free(samples.newer)
         device.samples = {}
+        device.heard = False  # after a reset NVML tells no event of it
 
     # --- events: for a thread of its own -----------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """Xids of every GPU that can tell them are collected."""
-        events = c_void_p()
-        self._ask("nvmlEventSetCreate", byref(events))
+        """Xids of every GPU that can tell them are collected, also of those that came since the last time."""
+        if self._events is None:
+            events = c_void_p()
+            self._ask("nvmlEventSetCreate", byref(events))
+            self._events = events
         types = c_ulonglong()
         for handle in tuple(self._handles.values()):
+            if handle.heard:
+                continue
             try:
                 self._ask("nvmlDeviceGetSupportedEventTypes", handle.pointer, byref(types))
                 if types.value & XID_EVENT:
-                    self._ask("nvmlDeviceRegisterEvents", handle.pointer, c_ulonglong(XID_EVENT), events)
+                    self._ask("nvmlDeviceRegisterEvents", handle.pointer, c_ulonglong(XID_EVENT), self._events)
             except NvmlError:
                 continue  # the kernel log tells its Xids as well; this is only the second witness
-        self._events = events
+            handle.heard = True
 
     def wait(self, seconds: float) -> Noticed | None:
         """The next event; the interpreter's lock is not held meanwhile."""

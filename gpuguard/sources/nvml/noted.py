@@ -91,6 +91,10 @@ class Noted:
         """As the library."""
         self._timed("nvmlShutdown", self._library.close)
 
+    def hush(self) -> None:
+        """As the library."""
+        self._library.hush()
+
     def system(self, call: str, *arguments: int) -> Raw:
         """As the library."""
         answer: Raw = self._timed(call, lambda: self._library.system(call, *arguments))
@@ -149,6 +153,10 @@ class Noted:
     def listen(self) -> None:
         """As the library."""
         self._library.listen()
+
+    def hush(self) -> None:
+        """As the library."""
+        self._library.hush()
 
     def wait(self, seconds: float) -> Noticed | None:
         """As the library."""

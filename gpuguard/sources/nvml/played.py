@@ -92,6 +92,9 @@ class Player:
             raise NvmlError(int(code["error"]))
 
     def close(self) -> None:
+        """Nothing is kept."""
+
+    def hush(self) -> None:
         """Whoever waits for an event waits no more."""
         self._rest.set()
 

@@ -26,7 +26,6 @@ from gpuguard.sources.nvml.library import (
     ABSENT_CODES,
     CORRUPTED_INFOROM,
     FATAL_CODES,
-    GPU_IS_LOST,
     GPU_NOT_FOUND,
     INVALID_ARGUMENT,
     LOST_CODES,
@@ -236,7 +235,7 @@ class Reader:
         return rows
 
     def _add_lost(self, rows: Rows, held: Collection[PciAddress]) -> None:
-        code = GPU_IS_LOST if self._listing_error in LOST_CODES else GPU_NOT_FOUND
+        code = self._listing_error if self._listing_error in LOST_CODES else GPU_NOT_FOUND
         for uuid, pci in self._seen.items():
             if uuid not in self._gpus and pci not in held:
                 rows[gpu(pci)] = _lost(uuid, code)

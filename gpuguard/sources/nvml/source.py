@@ -58,7 +58,7 @@ HOLDS_GPU = frozenset({79})
 HOLDS_NODE = frozenset({119, 120})
 INTERVALS = 3  # a row is good for so many: one sweep may be late, and one be lost
 TELLS_WITHIN = 0.3  # seconds for a stuck child to say where; that thread is not stuck
-ENDS_WITHIN = 2.5  # seconds for a child to leave the driver in order
+ENDS_WITHIN = 3.5  # seconds for a child to leave the driver in order
 LEFT_BEHIND = 2  # children that SIGKILL does not end; with so many no other is started
 
 
@@ -71,12 +71,12 @@ class Settings:
     slow: Seconds = Seconds(600.0)  # what identifies and limits; and whenever that changes
     # A sweep takes milliseconds. A hang is found within fast + fast_deadline, and that is to be less than 10 s.
     fast_deadline: Seconds = Seconds(4.0)
-    medium_deadline: Seconds = Seconds(8.0)
-    slow_deadline: Seconds = Seconds(8.0)
+    medium_deadline: Seconds = Seconds(8.0)  # it asks more, and no finding waits for it
+    slow_deadline: Seconds = Seconds(8.0)  # the same
     init_deadline: Seconds = Seconds(30.0)  # without persistence mode each GPU is woken up, a second or two for each
     first_wait: Seconds = Seconds(10.0)  # before another child is started after one hung; doubled each time
     longest_wait: Seconds = Seconds(600.0)  # the doubling ends here; an hour without a hang makes it short again
-    forgiven_after: Seconds = Seconds(3600.0)
+    forgiven_after: Seconds = Seconds(3600.0)  # so long without a hang, and the wait begins anew
     hold_for: Seconds = Seconds(60.0)  # nothing is asked for so long after Xid 79, 119 or 120
 
     def __post_init__(self) -> None:

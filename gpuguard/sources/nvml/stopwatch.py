@@ -46,6 +46,10 @@ class Stopwatch:
         self.current = "nvmlShutdown"
         self._library.close()
 
+    def hush(self) -> None:
+        """As the library."""
+        self._library.hush()
+
     def system(self, call: str, *arguments: int) -> Raw:
         """As the library."""
         self.current = call

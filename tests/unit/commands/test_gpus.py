@@ -38,7 +38,17 @@ def with_readings(**rows: Values) -> Snapshot:
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = with_readings(
-        **{f"process:{FIRST[4:]}/4711": {"process_name": "python3", "process_memory_bytes": 66 * GIB}}
+        **{
+            f"mig:{SECOND[4:]}/{gi}": {
+                "mig_gpu_instance": gi,
+                "mig_profile": "1g.10gb",
+                "mig_sm_active_ratio": 0.25,
+                "mig_memory_used_bytes": 0,
+                "mig_memory_total_bytes": 10 * GIB,
+            }
+            for gi in (13, 2)
+        },
+        **{f"process:{FIRST[4:]}/4711": {"process_name": "python3", "process_memory_bytes": 66 * GIB}},
     )
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (taken, "agent"))
 
@@ -48,6 +58,8 @@ def test_the_table_fits_and_tells_absent_from_unknown(capsys: pytest.CaptureFixt
     cli.run(["gpus", "--config", "/dev/null"])
     out = capsys.readouterr().out
     head, first, second, *rest = out.splitlines()
+    assert rest[0].split() == ["gi", "2", "1g.10gb", "-", "25", "-", "-", "0.0/10.0"]
+    assert rest[1].split()[:2] == ["gi", "13"]
     assert head == gpus.HEAD
     assert max(map(len, out.splitlines())) <= 80
     assert first.split() == ["0", "healthy", "64", "512/700", "100", "97", "61", "0", "68.0/80.0", "17/18", "1"]
@@ -65,6 +77,7 @@ def test_json_has_everything_that_was_measured(capsys: pytest.CaptureFixture[str
     assert facts["gpus"][0]["readings"]["nvlink_up"][17] == 0
     assert facts["gpus"][0]["processes"][0]["pid"] == 4711
     assert facts["gpus"][1]["readings"]["power_watts"] is None
+    assert [instance["mig_gpu_instance"] for instance in facts["gpus"][1]["instances"]] == [2, 13]
 
 
 def test_no_gpu_is_a_refusal_with_a_next_step(

@@ -127,7 +127,8 @@ def test_groups_keep_their_shape() -> None:
         "/system.slice/slurmstepd.scope/job_81/step_0/user/task_3"
     )
     assert names.group("/user.slice/user-1000.slice/alice.scope") == "/user.slice/group-1/group-2"
-    assert names.group("/slurm/uid_1000/job_5") == "/slurm/uid_20001/job_5"
+    slurm = "/slurm"
+    assert names.group(f"{slurm}/uid_1000/job_5") == f"{slurm}/uid_20001/job_5"
 
 
 def test_without_a_seed_no_two_recordings_agree() -> None:

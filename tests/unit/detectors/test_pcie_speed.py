@@ -66,6 +66,13 @@ def test_otherwise_nothing_is_said(known: str, otherwise: str) -> None:
     assert at(*[SLOW.replace(known, otherwise)] * 9) == []
 
 
+def test_a_slot_below_the_profile_is_information_also_at_rest() -> None:
+    row = IDLE.replace("limit=5", "limit=4")
+    assert at(f"{row} pcie_link_generation_expected=5")[0].startswith("pcie_slot_speed stands: info, advice none")
+    for expected in ("4", "3", "0", "?"):
+        assert at(f"{row} pcie_link_generation_expected={expected}") == []
+
+
 def test_a_reboot_begins_anew() -> None:
     check = build(Settings(), RulesFolder("pcie_speed"))
     subject = SubjectId(GPU)

@@ -51,6 +51,15 @@ def test_without_both_nothing_is_said(row: str) -> None:
     assert looked(f"0 {row}", f"90 {row}") == []
 
 
+def test_a_slot_below_the_profile_is_information() -> None:
+    row = "pcie_link_width=8 pcie_link_width_limit=8 pcie_link_width_expected=16"
+    assert looked(f"0 {row}", f"29 {row}") == []
+    assert looked(f"0 {row}", f"30 {row}")[0].startswith("pcie_slot_width stands: info, advice none")
+    for expected in ("8", "4", "0", "?"):
+        row = f"pcie_link_width=8 pcie_link_width_limit=8 pcie_link_width_expected={expected}"
+        assert looked(f"0 {row}", f"90 {row}") == []
+
+
 def test_a_reboot_begins_the_hold_anew() -> None:
     check = build(Settings(), RulesFolder("pcie_width"))
     subject, values = SubjectId(GPU), {"pcie_link_width": 8, "pcie_link_width_limit": 16}

@@ -78,6 +78,14 @@ def test_a_link_is_degraded_by_what_its_check_finds() -> None:
     assert shown(found_by("pcie_speed"), "pcie_link_degraded", "kind") == {"width": 0.0, "speed": 1.0}
 
 
+def test_a_link_that_is_as_good_as_its_slot_is_not_degraded() -> None:
+    snapshot = found_by("pcie_width")
+    (view,) = snapshot.subjects
+    of_the_slot = (msgspec.structs.replace(view.findings[0], code="pcie_slot_width"),)
+    snapshot = msgspec.structs.replace(snapshot, subjects=(msgspec.structs.replace(view, findings=of_the_slot),))
+    assert shown(snapshot, "pcie_link_degraded", "kind") == {"width": 0.0, "speed": 0.0}
+
+
 def test_a_link_of_which_nothing_is_known_is_not_called_well() -> None:
     assert shown(knowing(pcie_link_width=None), "pcie_link_degraded", "kind") == {}
 

@@ -7,6 +7,7 @@ from gpuguard.metrics.watches import WATCHES, families
 from gpuguard.model.findings import Severity
 from gpuguard.model.ids import SubjectId
 from gpuguard.model.readings import Group, Value
+from gpuguard.runtime.plugins import shelf
 from tests.support.snapshots import DECLARED, GPU, NOW, full
 
 WELL: dict[str, Value] = {"gpu_up": 1, "temperature_celsius": 60.0, "power_watts": 400.0, "pcie_link_width": 16}
@@ -68,3 +69,8 @@ def test_a_finding_is_told_of_a_gpu_that_is_silent() -> None:
 @pytest.mark.parametrize("watch", WATCHES)
 def test_a_watch_rests_on_columns_that_are_declared(watch: str) -> None:
     assert set(WATCHES[watch].columns) <= {q.name for q in DECLARED if q.of == "gpu"}
+
+
+@pytest.mark.parametrize("watch", WATCHES)
+def test_a_watch_names_checks_that_there_are(watch: str) -> None:
+    assert set(WATCHES[watch].checks) <= shelf("gpuguard.detectors").keys()

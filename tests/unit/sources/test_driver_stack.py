@@ -16,6 +16,7 @@ from gpuguard.sources.driver_stack import (
     read_driver_version,
     read_library_version,
 )
+from gpuguard.sweeping import processes
 from tests.support.trees import host, process, put
 
 NOW = ManualClock().now()
@@ -93,6 +94,24 @@ def test_one_row_tells_it_all(tmp_path: Path) -> None:
             "persistenced_running": 0, "imex_running": 0,
         }
     }  # fmt: skip
+
+
+def test_what_is_no_service_at_two_looks_is_asked_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(host(tmp_path), {"proc/driver/nvidia/version": NVRM})
+    process(tmp_path, 900, "sh")
+    process(tmp_path, 901, "sh")
+    stack = DriverStack(Settings(), tmp_path)
+    assert stack.sweep(NOW)[NODE]["fabric_manager_running"] == 0
+    process(tmp_path, 900, "nv-fabricmanage")
+    assert stack.sweep(NOW)[NODE]["fabric_manager_running"] == 1
+    (tmp_path / "proc/900/stat").unlink()
+    process(tmp_path, 901, "nv-fabricmanage")
+    assert stack.sweep(NOW)[NODE]["fabric_manager_running"] == 0, "901 was a shell twice"
+    process(tmp_path, 902, "nv-fabricmanage")
+    assert stack.sweep(NOW)[NODE]["fabric_manager_running"] == 1
+    (tmp_path / "proc/902/stat").unlink()
+    monkeypatch.setattr(processes, "ANEW", 1)
+    assert stack.sweep(NOW)[NODE]["fabric_manager_running"] == 1, "now and then all are asked"
 
 
 def test_in_a_container_nothing_is_said_of_services(tmp_path: Path) -> None:
