@@ -18,6 +18,7 @@ from gpuguard.model.instants import Instant
 from gpuguard.runtime.assembly import DATABASE, assemble
 from gpuguard.runtime.clock import SystemClock
 from gpuguard.runtime.http import metrics_page
+from gpuguard.runtime.log import set_up_log
 from gpuguard.sources.nvml import Nvml, Settings
 
 PAGE_EVERY = 60.0  # simulated seconds between two pages of metrics
@@ -82,6 +83,7 @@ class Simulated:
         path = folder / "config.toml"
         path.write_text(config)
         self.clock = LeapingClock()
+        set_up_log(self.clock, level="warning")  # standard output is for the measurement
         self.pid = os.getpid()
         self.sweeps = 0
         self._state = folder / "state"

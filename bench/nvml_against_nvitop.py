@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -159,8 +158,9 @@ def main() -> int:
         finally:
             ours.end()
             theirs.end()
-    own, other = (statistics.median(times) for times in zip(*pairs, strict=True))
-    ratio = statistics.median(a / b for a, b in pairs)
+    # The quickest round of each is the one that the rest of the machine disturbed least.
+    own, other = (min(times) for times in zip(*pairs, strict=True))
+    ratio = own / other
     print(
         json.dumps(
             {

@@ -27,7 +27,7 @@ class Settings:
 
     uncorrected: float = 1.0  # within the window
     corrected: float = 100.0  # within the window
-    window: Seconds = Seconds(86400.0)  # errors are counted over this time
+    window: Seconds = Seconds(86400.0)  # errors older than this are forgotten
 
     def __post_init__(self) -> None:
         if self.uncorrected <= 0 or self.corrected <= 0 or self.window <= 0:

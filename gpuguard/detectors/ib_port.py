@@ -23,7 +23,13 @@ from gpuguard.ports import Rules
 from gpuguard.spans import Held
 
 ACTIVE = 4
-STATES = {0: "gone", 1: "down", 2: "waiting for the subnet manager", 3: "armed, not active", 5: "active, deferred"}
+STATES: dict[float, str] = {
+    0: "gone",
+    1: "down",
+    2: "waiting for the subnet manager",
+    3: "armed, not active",
+    5: "active, deferred",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +81,7 @@ class IbPort:
         findings = [
             self._finding(
                 subject, row, "ib_port_down", down.since is not None and down.seconds(row.at) >= self.settings.down_for,
-                f"the port was active and is {STATES.get(int(state), f'in state {state:g}')}",
+                f"the port was active and is {STATES.get(state, f'in state {state:g}')}",
             )
         ]  # fmt: skip
         if rate is not None or not active:

@@ -80,13 +80,12 @@ class RecoveryAction:
         return Memory()
 
     def observe(self, memory: Memory, subject: SubjectId, row: Row) -> tuple[Memory, Sequence[Finding]]:
-        number = row.number("recovery_action")
-        if number is None:
+        asked = row.bits("recovery_action")
+        if asked is None:
             return memory, ()
         if memory.needed.since is not None and memory.needed.since.boot != row.at.boot:
             # What the driver asked for before the reboot is answered; it must ask again.
             memory = Memory()
-        asked = int(number)
         action = ACTIONS.get(asked, Action(reason=f"the driver asks for {asked}, an action that is not known yet"))
         fatal = action.remedy != "none"
         needed = memory.needed.told(fatal, row.at)

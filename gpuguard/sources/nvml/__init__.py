@@ -10,6 +10,18 @@ Source    nvml.h 13.5; nvidia-ml-py 13.615
 (`live` or `played`) into rows, by the tables of `readings`.
 """
 
-from gpuguard.sources.nvml.source import Nvml, Settings, build
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuguard.sources.nvml.source import Nvml, Settings, build
 
 __all__ = ["Nvml", "Settings", "build"]
+
+
+def __getattr__(name: str) -> object:
+    """The source, once it is asked for: the child imports this package too, and must stay small."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gpuguard.sources.nvml import source
+
+    return getattr(source, name)

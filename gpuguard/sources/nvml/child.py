@@ -7,7 +7,6 @@ When the agent closes its end, or is gone, NVML is shut down in order, and the p
 where that hangs. Signals that ask it to end are ignored: to be ended in the middle of a call can wedge the GPU.
 """
 
-import argparse
 import os
 import queue
 import signal
@@ -15,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -46,8 +46,12 @@ EVENT_WAIT = 0.5  # seconds at most; the thread looks so often whether it is to 
 class Served:
     """One run of the program: what its threads share."""
 
-    def __init__(self, stream: socket.socket, library: Library, root: Path) -> None:
+    def __init__(
+        self, stream: socket.socket, library: Library, root: Path, *, end: Callable[[], None] | None = None
+    ) -> None:
+        """`end` is called once the agent is gone, and ends the process in a while; tests hand in their own."""
         self._stream = stream
+        self._end = end or _end_within
         self._sending = threading.Lock()
         self._watch = Stopwatch(library)
         self._root = root
@@ -110,8 +114,7 @@ class Served:
             else:
                 self._wanted.put(request)
         self._wanted.put(None)
-        time.sleep(END_WITHIN)
-        os._exit(0)
+        self._end()
 
     def _hear_events(self) -> None:
         """The driver's events went to the agent as they came; where there are none to be had, this just ends."""
@@ -134,6 +137,12 @@ class Served:
                 self._send(Xid(noticed.value, pci, instance))
 
 
+def _end_within() -> None:
+    """The process has ended, whatever its other threads are stuck in."""
+    time.sleep(END_WITHIN)
+    os._exit(0)
+
+
 def library_of(play: Path | None) -> Library:
     """Whoever answers: the driver's library, or a recorded machine.
 
@@ -148,17 +157,20 @@ def library_of(play: Path | None) -> Library:
     return Live()
 
 
+def _arguments(words: Sequence[str]) -> tuple[Path, Path | None]:
+    """What `--root DIR` and `--play FILE` say. By hand: only the agent starts this, and argparse costs 1 MiB."""
+    told = dict(zip(words[::2], words[1::2], strict=True))
+    return Path(told.get("--root", "/")), Path(told["--play"]) if "--play" in told else None
+
+
 def main() -> int:
     """Exit code, once the agent went away."""
-    parser = argparse.ArgumentParser(prog="gpuguard.sources.nvml.child", description="Asks NVML for the agent.")
-    parser.add_argument("--play", type=Path, metavar="FILE", help="a recorded machine answers")
-    parser.add_argument("--root", type=Path, default=Path("/"), metavar="DIR", help="where /proc is")
-    arguments = parser.parse_args()
+    root, play = _arguments(sys.argv[1:])
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
         stream = socket.socket(fileno=0)
-        Served(stream, library_of(arguments.play), arguments.root).run()
+        Served(stream, library_of(play), root).run()
     except (GpuguardError, OSError) as error:
         print(f"the NVML child cannot begin: {error}; it is started by the agent", file=sys.stderr)
         return 1

@@ -15,7 +15,6 @@ Traps, and what is done about each (nvidia-ml-py 13.615, nvml.h 13.5):
 
 import ctypes
 import math
-import struct
 import time
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint, c_ulonglong, c_void_p
@@ -32,7 +31,6 @@ from gpuguard.sources.nvml.library import (
     NOT_FOUND,
     NOT_SUPPORTED,
     TIMEOUT,
-    UNKNOWN,
     XID_EVENT,
     Answer,
     Device,
@@ -44,23 +42,29 @@ from gpuguard.sources.nvml.library import (
     Value,
 )
 from gpuguard.sources.nvml.library import Struct as Fields
+from gpuguard.sources.nvml.shapes import (
+    LONGS,
+    METRICS_AT,
+    ROWS,
+    TEXTS,
+    UINTS,
+    VERSIONED,
+    Batch,
+    Query,
+    Unrepairable,
+    number_in,
+    structs,
+)
 
 INSUFFICIENT_SIZE = 7
 TEXT_BYTES = 256
 MOST_PROCESSES = 4096
 SHORTEST_WINDOW, LONGEST_WINDOW = 0.1, 600.0  # seconds that a GPM metric can be over: its counters move every 100 ms
 BATCHES_KEPT = 128  # buffers of different lists of fields; each GPU has some three
-FIELD_BYTES = 40
-METRIC_BYTES = 40
-METRICS_AT = 24  # where the metrics begin in nvmlGpmMetricsGet_t
 
 # Any: what ctypes makes of a foreign function and of a reference; it has no types for them.
 Function = Callable[..., int]
 Reference = Any
-
-
-class _Unrepairable(ctypes.Structure):
-    _fields_ = (("bUnrepairableMemory", c_uint),)
 
 
 class _Handle:
@@ -86,123 +90,6 @@ class _Samples:
         self.last: Sequence[Value] | None = None
 
 
-class _Batch:
-    """Buffers for one list of fields: what is sent, as it must be before each call, and how to read it afterwards."""
-
-    __slots__ = ("buffer", "count", "pristine", "reads")
-
-    def __init__(self, wanted: tuple[tuple[int, int], ...]) -> None:
-        self.count = len(wanted)
-        # A code that is no success stands in each entry, so that one which the library leaves alone is no zero.
-        packed = (struct.pack("=IIqqii8x", field, scope, 0, 0, 0, UNKNOWN) for field, scope in wanted)
-        self.pristine = b"".join(packed)
-        self.buffer = ctypes.create_string_buffer(self.pristine, len(self.pristine))
-        self.reads = struct.Struct("=" + "24xiiQ" * self.count)
-
-
-class _Query:
-    """The struct for one list of metrics."""
-
-    __slots__ = ("buffer", "count", "pristine", "reads")
-
-    def __init__(self, metrics: tuple[int, ...]) -> None:
-        self.count = len(metrics)
-        packed = (struct.pack("=IidQQQ", metric, UNKNOWN, 0.0, 0, 0, 0) for metric in metrics)
-        self.pristine = b"".join(packed)
-        self.buffer = pynvml.c_nvmlGpmMetricsGet_t()
-        self.buffer.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        self.buffer.numMetrics = self.count
-        self.reads = struct.Struct("=" + "4xid24x" * self.count)
-
-
-def _numbers(value_type: int, bits: int) -> Value:
-    """The number in the union of a field value.
-
-    Source  nvmlValueType_t: 0 double, 1 unsigned, 2 unsigned long, 3 unsigned long long, 4 long long, 5 int, 6 short
-    """
-    match value_type:
-        case 1:
-            return bits & 0xFFFFFFFF
-        case 2 | 3:
-            return bits
-        case 0:
-            number: float = struct.unpack("=d", bits.to_bytes(8, "little"))[0]
-            return number
-        case 4:
-            return bits - 2**64 if bits >= 2**63 else bits
-        case 5:
-            low = bits & 0xFFFFFFFF
-            return low - 2**32 if low >= 2**31 else low
-        case 6:
-            return bits & 0xFFFF
-    return NvmlError(UNKNOWN)
-
-
-# Calls that give one number into a c_uint, whatever their other arguments are.
-_UINTS = (
-    "nvmlDeviceGetPerformanceState", "nvmlDeviceGetClockInfo", "nvmlDeviceGetMaxClockInfo",
-    "nvmlDeviceGetApplicationsClock", "nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureThreshold",
-    "nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementDefaultLimit",
-    "nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPersistenceMode", "nvmlDeviceGetComputeMode",
-    "nvmlDeviceGetMinorNumber", "nvmlDeviceGetArchitecture", "nvmlDeviceGetIndex", "nvmlDeviceGetBrand",
-    "nvmlDeviceGetCurrPcieLinkGeneration", "nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetMaxPcieLinkGeneration",
-    "nvmlDeviceGetMaxPcieLinkWidth", "nvmlDeviceGetGpuMaxPcieLinkGeneration", "nvmlDeviceGetPcieReplayCounter",
-    "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkVersion", "nvmlDeviceGetMaxMigDeviceCount",
-    "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId", "nvmlDeviceGetRetiredPagesPendingStatus",
-)  # fmt: skip
-_LONGS = (
-    "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetMemoryErrorCounter",
-    "nvmlDeviceGetNvLinkErrorCounter", "nvmlDeviceGetSupportedEventTypes",
-)  # fmt: skip
-_TEXTS = (
-    "nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlDeviceGetSerial", "nvmlDeviceGetVbiosVersion",
-    "nvmlDeviceGetInforomImageVersion",
-)  # fmt: skip
-# Calls that fill several c_uint, with the names that a recording gives them.
-_ROWS: dict[str, tuple[str, ...]] = {
-    "nvmlDeviceGetEncoderUtilization": ("utilization", "samplingPeriodUs"),
-    "nvmlDeviceGetDecoderUtilization": ("utilization", "samplingPeriodUs"),
-    "nvmlDeviceGetEccMode": ("current", "pending"),
-    "nvmlDeviceGetMigMode": ("currentMode", "pendingMode"),
-    "nvmlDeviceGetPowerManagementLimitConstraints": ("minLimit", "maxLimit"),
-    "nvmlDeviceGetRemappedRows": ("corrRows", "uncRows", "isPending", "failureOccurred"),
-}
-
-
-def _structs() -> dict[str, tuple[type[ctypes.Structure], int | None, tuple[str, ...]]]:
-    """Calls that fill a struct: which, its version, and the fields that are read."""
-    sram = tuple(name for name, _ in pynvml.c_nvmlEccSramErrorStatus_v1_t._fields_ if name != "version")
-    return {
-        "nvmlDeviceGetUtilizationRates": (pynvml.c_nvmlUtilization_t, None, ("gpu", "memory")),
-        "nvmlDeviceGetMemoryInfo_v2": (
-            pynvml.c_nvmlMemory_v2_t, pynvml.nvmlMemory_v2, ("total", "reserved", "free", "used"),
-        ),
-        "nvmlDeviceGetMemoryInfo": (pynvml.c_nvmlMemory_t, None, ("total", "free", "used")),
-        "nvmlDeviceGetBAR1MemoryInfo": (pynvml.c_nvmlBAR1Memory_t, None, ("bar1Total", "bar1Free", "bar1Used")),
-        "nvmlDeviceGetSramEccErrorStatus": (
-            pynvml.c_nvmlEccSramErrorStatus_v1_t, pynvml.nvmlEccSramErrorStatus_v1, sram,
-        ),
-        "nvmlDeviceGetRowRemapperHistogram": (
-            pynvml.c_nvmlRowRemapperHistogramValues, None, ("max", "high", "partial", "low", "none"),
-        ),
-        "nvmlDeviceGetPciInfo_v3": (pynvml.nvmlPciInfo_t, None, ("busId", "pciDeviceId", "pciSubSystemId")),
-        "nvmlDeviceGetAttributes_v2": (
-            pynvml.c_nvmlDeviceAttributes, None,
-            ("gpuInstanceSliceCount", "computeInstanceSliceCount", "memorySizeMB", "multiprocessorCount"),
-        ),
-    }  # fmt: skip
-
-
-# Structs with a version, of which one number is wanted.
-_VERSIONED = {
-    "nvmlDeviceGetTemperatureV": ("c_nvmlTemperature_v1_t", "nvmlTemperature_v1", "temperature"),
-    "nvmlDeviceGetMarginTemperature": (
-        "c_nvmlMarginTemperature_v1_t", "nvmlMarginTemperature_v1", "marginTemperature",
-    ),
-}  # fmt: skip
-
-
 class Live:
     """NVML of this machine."""
 
@@ -211,8 +98,8 @@ class Live:
         self._calls: dict[str, Callable[[c_void_p, tuple[int, ...]], Answer]] = {}
         self._handles: dict[int, _Handle] = {}
         self._parts: dict[int, _Handle] = {}
-        self._batches: dict[tuple[tuple[int, int], ...], _Batch] = {}
-        self._queries: dict[tuple[int, ...], _Query] = {}
+        self._batches: dict[tuple[tuple[int, int], ...], Batch] = {}
+        self._queries: dict[tuple[int, ...], Query] = {}
         self._uint, self._long = c_uint(), c_ulonglong()
         self._pointer = c_void_p()
         self._text = ctypes.create_string_buffer(TEXT_BYTES)
@@ -350,17 +237,17 @@ class Live:
 
     def _make_calls(self) -> dict[str, Callable[[c_void_p, tuple[int, ...]], Answer]]:
         calls: dict[str, Callable[[c_void_p, tuple[int, ...]], Answer]] = {}
-        for name in _UINTS:
+        for name in UINTS:
             calls[name] = self._number(name, self._uint)
-        for name in _LONGS:
+        for name in LONGS:
             calls[name] = self._number(name, self._long)
-        for name in _TEXTS:
+        for name in TEXTS:
             calls[name] = lambda pointer, _, name=name: self._text_of(name, pointer)  # type: ignore[misc]
-        for name, keys in _ROWS.items():
+        for name, keys in ROWS.items():
             calls[name] = self._several(name, keys)
-        for name, (kind, version, keys) in _structs().items():
+        for name, (kind, version, keys) in structs().items():
             calls[name] = self._struct(name, kind, version, keys)
-        for name, (kind_name, version_name, key) in _VERSIONED.items():
+        for name, (kind_name, version_name, key) in VERSIONED.items():
             calls[name] = self._versioned(name, getattr(pynvml, kind_name), getattr(pynvml, version_name), key)
         for name in (
             "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
@@ -483,7 +370,7 @@ class Live:
         return 0
 
     def _unrepairable(self, pointer: c_void_p) -> int:
-        place = _Unrepairable()
+        place = Unrepairable()
         self._ask("nvmlDeviceGetUnrepairableMemoryFlag_v1", pointer, byref(place))
         return int(place.bUnrepairableMemory)
 
@@ -496,14 +383,14 @@ class Live:
         if batch is None:
             if len(self._batches) >= BATCHES_KEPT:
                 self._batches.clear()
-            batch = self._batches[wanted] = _Batch(wanted)
+            batch = self._batches[wanted] = Batch(wanted)
         ctypes.memmove(batch.buffer, batch.pristine, len(batch.pristine))
         self._ask("nvmlDeviceGetFieldValues", device.pointer, batch.count, batch.buffer)
         read = batch.reads.unpack_from(batch.buffer)
         return [
             NvmlError(read[place + 1])
             if read[place + 1]
-            else (read[place + 2] if read[place] in (2, 3) else _numbers(read[place], read[place + 2]))
+            else (read[place + 2] if read[place] in (2, 3) else number_in(read[place], read[place + 2]))
             for place in range(0, len(read), 3)
         ]
 
@@ -547,7 +434,7 @@ class Live:
         if query is None:
             if len(self._queries) >= BATCHES_KEPT:
                 self._queries.clear()
-            query = self._queries[metrics] = _Query(metrics)
+            query = self._queries[metrics] = Query(metrics)
         ctypes.memmove(ctypes.addressof(query.buffer) + METRICS_AT, query.pristine, len(query.pristine))
         query.buffer.sample1, query.buffer.sample2 = (
             ctypes.cast(samples.older, pynvml.c_nvmlGpmSample_t), ctypes.cast(samples.newer, pynvml.c_nvmlGpmSample_t),
@@ -612,8 +499,3 @@ def _plain(value: Any) -> Raw:
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     return value if isinstance(value, str) else int(value)
-
-
-assert ctypes.sizeof(pynvml.c_nvmlFieldValue_t) == FIELD_BYTES
-assert ctypes.sizeof(pynvml.c_nvmlGpmMetric_t) == METRIC_BYTES
-assert pynvml.c_nvmlGpmMetricsGet_t.metrics.offset == METRICS_AT

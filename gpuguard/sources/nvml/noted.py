@@ -150,6 +150,10 @@ class Noted:
         """As the library."""
         self._library.listen()
 
+    def hush(self) -> None:
+        """As the library."""
+        self._library.hush()
+
     def wait(self, seconds: float) -> Noticed | None:
         """As the library."""
         return self._library.wait(seconds)

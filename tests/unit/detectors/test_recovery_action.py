@@ -78,7 +78,7 @@ def test_after_a_reboot_the_driver_must_ask_again() -> None:
     assert looks(8.0, later, recovery_action=0)["recovery_action"].proves is None
 
 
-@pytest.mark.parametrize("bad", [None, "N/A", (1, 2)])
+@pytest.mark.parametrize("bad", [None, "N/A", (1, 2), -1, 1.5, float("inf"), True])
 def test_what_is_not_known_is_not_judged_and_breaks_no_hold(bad: object) -> None:
     looks = look()
     asked(looks, 1.0, 1)

@@ -61,16 +61,9 @@ class Agent:
         self.theirs.close()
 
 
-@pytest.fixture(autouse=True)
-def _no_exit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that ends the process for good would end the tests."""
-    monkeypatch.setattr(child, "END_WITHIN", 0.0)
-    monkeypatch.setattr(child.os, "_exit", lambda code: None)
-
-
 def _agent(player: Player | None = None) -> Agent:
     library = player or Player(msgspec.convert(RECORDING, Machine), lambda: 0.0)
-    return Agent(lambda stream: Served(stream, library, Path("/nonexistent")))
+    return Agent(lambda stream: Served(stream, library, Path("/nonexistent"), end=lambda: None))
 
 
 def test_it_answers_each_class_and_tells_xids() -> None:
