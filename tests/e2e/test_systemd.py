@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import systemd
+from tests.support.fake_nvml import FakeNvml, lacking
+from tests.support.machines import machine as recorded
 from tests.support.require import require
 
 pytestmark = pytest.mark.systemd
@@ -80,12 +82,30 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[systemd.Machin
             f"/etc/systemd/system/{AGENT}.d/probe.conf",
             "[Service]\nExecStartPre=/usr/bin/gpuguard-probe /var/lib/gpuguard/probe.json\n",
         )
+        _lay_nvml(box)
         box.lay("/opt/probe.py", PROBE)
         box.lay("/opt/ask.py", ASK)
         box.lay("/usr/bin/gpuguard-probe", systemd.python_program("/opt/probe.py"), mode=0o755)
         box.lay("/usr/bin/gpuguard-ask", systemd.python_program("/opt/ask.py"), mode=0o755)
         box.boot()
         yield box
+
+
+def _lay_nvml(box: systemd.Machine) -> None:
+    """In the machine stands a driver's library that answers for eight GPUs, where there is a compiler to make it."""
+    if lacking():
+        return
+    with FakeNvml(recorded("h100x8")) as nvml:
+        env = nvml.env({})
+        library = Path(env["LD_LIBRARY_PATH"]) / "libnvidia-ml.so.1"
+        box.lay("/opt/nvml/libnvidia-ml.so.1", library.read_bytes())
+        box.lay("/opt/nvml/answers.txt", Path(env["FAKE_NVML_FILE"]).read_bytes())
+        box.lay("/var/nvml/control", Path(env["FAKE_NVML_CONTROL"]).read_bytes(), mode=0o666)
+    box.lay(
+        f"/etc/systemd/system/{AGENT}.d/nvml.conf",
+        "[Service]\nEnvironment=FAKE_NVML_FILE=/opt/nvml/answers.txt FAKE_NVML_CONTROL=/var/nvml/control\n"
+        "ReadWritePaths=/var/nvml\n",
+    )
 
 
 @pytest.fixture
@@ -166,6 +186,30 @@ def test_metrics_answer_on_loopback(agent: systemd.Machine) -> None:
         "from urllib.request import urlopen; print(urlopen('http://127.0.0.1:9818/metrics').read().decode())",
     ).stdout
     assert re.search(r'^gpuguard_source_up\{source="kmsg"\} 1', text, flags=re.MULTILINE), text
+
+
+def test_the_gpus_are_seen_from_inside_the_sandbox(agent: systemd.Machine) -> None:
+    """NVML in its child process, and the processes of other users, which the checks of the GPU stack look at."""
+    require("gcc", not lacking(), lacking())
+    asked = json.loads(agent.run("/usr/bin/gpuguard", "gpus", "--json").stdout)
+    assert asked["from"] == "agent"
+    assert [gpu["readings"]["gpu_index"] for gpu in asked["gpus"]] == list(range(8))
+    assert all(gpu["readings"]["sm_active_ratio"] > 0.5 for gpu in asked["gpus"])
+    sources = {
+        source["name"]: source
+        for source in json.loads(agent.run("cat", "/var/lib/gpuguard/snapshot.json").stdout)["shell"]["sources"]
+    }
+    assert sources["nvml"]["level"] == "watching"
+    assert sources["process_states"]["level"] == "watching", sources
+
+
+def test_a_stopped_agent_takes_its_children_with_it(agent: systemd.Machine) -> None:
+    require("gcc", not lacking(), lacking())
+    child = agent.run("pgrep", "-f", "gpuguard.sources.nvml.child").stdout.split()
+    assert len(child) == 1
+    agent.systemctl("stop", AGENT)
+    assert agent.show(AGENT, "Result") == "success"
+    assert agent.run("pgrep", "-f", "gpuguard.sources.nvml.child").stdout == ""
 
 
 def test_another_user_may_ask_and_may_not_hold_its_locks(agent: systemd.Machine) -> None:

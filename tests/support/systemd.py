@@ -68,7 +68,7 @@ exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin co
 _MACHINES = itertools.count()
 _PROGRAM = """#!/bin/sh
 # A Python program over the checkout's own files, as an installed one would run.
-export PYTHONHOME=/opt/box/python LD_LIBRARY_PATH=/opt/box/python/lib PYTHONPATH=/opt/box/source:/opt/box/site
+export PYTHONHOME=/opt/box/python LD_LIBRARY_PATH=/opt/box/python/lib:/opt/nvml PYTHONPATH=/opt/box/source:/opt/box/site
 export PYTHONDONTWRITEBYTECODE=1
 exec /opt/box/python/bin/python3 {what} "$@"
 """
@@ -126,7 +126,7 @@ class Machine:
         self.lay("/usr/bin/gpuguard", _PROGRAM.format(what="-m gpuguard.cli"), mode=0o755)
         self.lay("/usr/bin/gpuguard-actuator", _PROGRAM.format(what="-m gpuguard.daemons.actuator"), mode=0o755)
 
-    def lay(self, path: str, text: str, mode: int = 0o644) -> None:
+    def lay(self, path: str, text: str | bytes, mode: int = 0o644) -> None:
         """Puts a file into the machine that will boot.
 
         Raises  ValueError for a place that is no layer: the file would land on this machine, and stay
@@ -135,7 +135,7 @@ class Machine:
             raise ValueError(f"{path} would outlive the machine; layers are {', '.join(LAYERS)}")
         place = self.files / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+        place.write_bytes(text if isinstance(text, bytes) else text.encode())
         place.chmod(mode)
 
     def boot(self) -> None:

@@ -57,6 +57,7 @@ RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
 HOLDS_GPU = frozenset({79})
 HOLDS_NODE = frozenset({119, 120})
 INTERVALS = 3  # a row is good for so many: one sweep may be late, and one be lost
+FIRST_WINDOW = 0.2  # seconds between the first two looks; the counters behind GPM are renewed every 100 ms
 TELLS_WITHIN = 0.3  # seconds for a stuck child to say where; that thread is not stuck
 ENDS_WITHIN = 3.5  # seconds for a child to leave the driver in order
 
@@ -156,6 +157,7 @@ class Nvml:
         self._known: dict[str, PciAddress] = {}
         self._held: dict[PciAddress, float] = {}
         self._node_held = 0.0
+        self._waits_for_window = False  # some activity was not known at the last look
         self._taken = 0
         self._due = 0
         self._dues: dict[Rate, float] = {}  # when the next sweep of each class is due; empty before the first
@@ -376,7 +378,7 @@ class Nvml:
         self._count_missed(began)
         dues = self._dues = dict.fromkeys(RATES, began)
         forced = float("-inf")
-        settled = False
+        first, settled = True, False
         while True:
             for rate in RATES:
                 now = self._clock.now().mono
@@ -390,9 +392,13 @@ class Nvml:
                 if rate == "fast" and changed and now - forced >= self._settings.medium:
                     forced = now
                     dues["medium"] = dues["slow"] = min(now, dues["medium"], dues["slow"])
-            if not settled:
+            if first and self._waits_for_window:
+                # Activity is measured between two looks; who asks now is not to wait for a whole interval.
+                dues["fast"] = self._clock.now().mono + FIRST_WINDOW
+            elif not settled:
                 settled = True
                 self._emit(Batch(source=NAME, events=()))
+            first = False
             self._idle(child, dues)
 
     def _count_missed(self, now: float) -> None:
@@ -442,6 +448,9 @@ class Nvml:
             node["nvml_hung"] = node["nvml_init_error"] = 0
             node["nvml_call_seconds"] = report.calls
             node.update(self._counts())
+            self._waits_for_window = any(
+                "sm_active_ratio" in row and row["sm_active_ratio"] is None for row in report.rows.values()
+            )
         self._sweep_of(self._clock.now(), rate, report.rows)
         return report.changed
 

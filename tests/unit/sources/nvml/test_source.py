@@ -14,7 +14,7 @@ from gpuguard.model.ids import NODE, EventId, PciAddress, SubjectId
 from gpuguard.model.instants import Instant
 from gpuguard.runtime.clock import ManualClock
 from gpuguard.sources.nvml import Nvml, Settings
-from gpuguard.sources.nvml.protocol import Begin, Begun, Doing, Look, Refused, Report, Request, Xid
+from gpuguard.sources.nvml.protocol import Begin, Begun, Doing, Look, Refused, Report, Request, Seen, Xid
 from tests.support.nvml import FakeChild, answers, seen
 
 GPU = SubjectId("gpu:0000:1b:00.0")
@@ -95,6 +95,24 @@ def test_each_class_is_swept_when_it_is_due() -> None:
     assert expected.items() <= desk.node.items()
     assert len({event.id for event in desk.events}) == len(desk.events)
     assert desk.children[0].stopped
+
+
+def test_activity_is_known_soon_after_the_first_look() -> None:
+    """It is measured between two looks, and whoever looks once would never see it."""
+    desk = Desk()
+    looks = iter([None, 0.5, 0.5, 0.5])
+
+    def answer(request: Request) -> Sequence[Report]:
+        (report,) = answers(request)
+        if isinstance(request, Look) and request.rate == "fast" and isinstance(report, Seen):
+            report.rows[GPU]["sm_active_ratio"] = next(looks)
+        return (report,)
+
+    desk.child(answer)
+    desk.run(6.0)
+    fast = desk.sweeps()
+    assert [round(sweep.at.mono - 1000.0, 1) for sweep in fast] == [0.0, 0.2, 5.2]
+    assert [round(at - 1000.0, 1) for at in desk.settled_at] == [0.2]
 
 
 def test_what_changed_is_read_whole_at_once_but_not_over_and_over() -> None:
