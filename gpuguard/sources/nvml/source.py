@@ -6,7 +6,7 @@ Runs in the thread that supervision gives it. What can become of a child, and wh
     refuses       NVML as a whole says no (no driver, another version): the node's row says why, supervision tries again
     misses a      it is judged hung: sent SIGKILL, never waited for, and left behind. The node's row says so, and the
     deadline      next child is started after 10 s, 20 s, ... 10 minutes; where the one left behind cannot even be
-                  killed, after 10 minutes, and not at all while two are
+                  killed, no other is started, and every 10 minutes it is looked at again
     ends          supervision starts another
 
 While an Xid says that the driver is in trouble nothing is asked: of the GPU for 79, of all of them for 119 and 120.
@@ -59,7 +59,6 @@ HOLDS_NODE = frozenset({119, 120})
 INTERVALS = 3  # a row is good for so many: one sweep may be late, and one be lost
 TELLS_WITHIN = 0.3  # seconds for a stuck child to say where; that thread is not stuck
 ENDS_WITHIN = 3.5  # seconds for a child to leave the driver in order
-LEFT_BEHIND = 2  # children that SIGKILL does not end; with so many no other is started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +158,7 @@ class Nvml:
         self._node_held = 0.0
         self._taken = 0
         self._due = 0
+        self._dues: dict[Rate, float] = {}  # when the next sweep of each class is due; empty before the first
         self._number = 0
         self._emit: Callable[[Batch], None] = lambda batch: None
 
@@ -341,12 +341,13 @@ class Nvml:
             wait = settings.longest_wait if self._left else hang.wait
             self._pause(min(settings.fast, hang.judged + wait - now))
         self._left = [left for left in self._left if not left.gone()]
+        self._count_missed(now)
         self._tell_hung(settings.longest_wait)
-        if len(self._left) >= LEFT_BEHIND:
+        if self._left:
             hang.judged = now
             raise ReadFailed(
-                f"{len(self._left)} processes hang in the driver and cannot be ended; no other is started until one "
-                "is gone: reset the GPU, or reboot"
+                f"NVML hangs in {hang.call}, in a process that cannot even be ended; no other is started until it is "
+                "gone: reset the GPU, or reboot"
             )
 
     def _pause(self, seconds: float) -> None:
@@ -372,7 +373,8 @@ class Nvml:
         Raises  ReadFailed, Ended, _Stopping
         """
         began = self._clock.now().mono
-        dues: dict[Rate, float] = dict.fromkeys(RATES, began)
+        self._count_missed(began)
+        dues = self._dues = dict.fromkeys(RATES, began)
         forced = float("-inf")
         settled = False
         while True:
@@ -392,6 +394,13 @@ class Nvml:
                 settled = True
                 self._emit(Batch(source=NAME, events=()))
             self._idle(child, dues)
+
+    def _count_missed(self, now: float) -> None:
+        """Sweeps that were due while nobody asked count as due; none was taken."""
+        for rate, due in self._dues.items():
+            missed = max(0, int((now - due) / self._settings.every(rate)))
+            self._dues[rate] = due + missed * self._settings.every(rate)
+            self._due += missed
 
     def _idle(self, child: Talk, dues: dict[Rate, float]) -> None:
         """It is time for a sweep; what the driver reported meanwhile was told."""
