@@ -2,11 +2,12 @@
 
 import pytest
 
-from gpuguard.health.snapshot import LINE_LIMIT, take
+from gpuguard.health.snapshot import LINE_LIMIT, take, without_readings
 from gpuguard.model.events import SourceChanged
 from gpuguard.model.health import ShellFacts, Snapshot, SourceView
 from gpuguard.model.ids import EventId
-from tests.support.core import Core, instant, probed, tick, xid
+from gpuguard.model.quantities import GPU_QUANTITIES
+from tests.support.core import Core, instant, probed, sweep, tick, xid
 
 KMSG = SourceView(name="kmsg", level="watching", reason="", last_success_utc=1.7e9, lost=0, restarts=0)
 SHELL = ShellFacts(version="0", mode="observe", policy="default", sources=(KMSG,))
@@ -78,3 +79,14 @@ def test_a_node_whose_log_nobody_reads_is_unknown() -> None:
         snapshot = take(Core().health, shell, instant(1.0))
         assert snapshot.level == 3
         assert "kmsg" in snapshot.line
+
+
+def test_what_was_measured_is_there_with_what_it_means_and_is_not_written_down() -> None:
+    core = Core()
+    core.tell(sweep({"gpu:0000:3b:00.0": {"gpu_index": 3, "power_watts": 400.0}}, 1.0))
+    snapshot = take(core.health, SHELL, instant(2.0), GPU_QUANTITIES)
+    assert [view.index for view in snapshot.subjects if view.id == "gpu:0000:3b:00.0"] == [3]
+    assert snapshot.readings["gpu:0000:3b:00.0"]["nvml/fast"].values["power_watts"] == 400.0
+    assert {quantity.name for quantity in snapshot.quantities} >= {"gpu_index", "power_watts"}
+    written = without_readings(snapshot)
+    assert (written.readings, written.quantities, written.subjects) == ({}, (), snapshot.subjects)

@@ -5,7 +5,7 @@ import msgspec
 from gpuguard.model.events import LinesLost, LogLine
 from gpuguard.model.ids import EventId
 from gpuguard.runtime.tally import CODES_KEPT, XIDS_KEPT, Tally
-from tests.support.core import UTC, instant, line
+from tests.support.core import UTC, instant, line, sweep
 
 
 def tally() -> Tally:
@@ -80,3 +80,11 @@ def test_of_too_many_xids_the_oldest_goes() -> None:
     assert len(codes) == XIDS_KEPT
     assert codes[-2:] == [0, 9999]
     assert 1 not in codes
+
+
+def test_when_each_gpu_last_answered_is_known_also_after_it_stopped() -> None:
+    counting = tally()
+    counting.saw(sweep({"gpu:0000:3b:00.0": {"gpu_up": 1}, "gpu:0000:4e:00.0": {"gpu_up": 1}}, 1.0))
+    counting.saw(sweep({"gpu:0000:3b:00.0": {"gpu_up": 0}, "gpu:0000:4e:00.0": {"gpu_up": 1}, "node": {}}, 6.0))
+    counting.saw(sweep({"gpu:0000:3b:00.0": {"pcie_link_width": 16}}, 9.0))  # the kernel says so, not the driver
+    assert counting.facts((), {}, 0).gpu_success == {"gpu:0000:3b:00.0": UTC + 1.0, "gpu:0000:4e:00.0": UTC + 6.0}
