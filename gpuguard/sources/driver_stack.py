@@ -147,6 +147,7 @@ def read_library_version(root: Path) -> str | None:
 def is_listed(root: Path, names: tuple[str, ...]) -> bool:
     """Whether one of these modules is to be loaded when the host starts.
 
+    Raises  ReadFailed where a folder of lists cannot be read
     Source  modules-load.d(5): a name a line, `#` and `;` begin comments, `-` and `_` are the same
     """
     for place in MODULE_LISTS:
@@ -197,7 +198,11 @@ class DriverStack:
         return values
 
     def _read_modules(self) -> Values:
-        values: Values = {"peermem_configured": int(is_listed(self._root, MODULES["nvidia_peermem"]))}
+        values: Values = {}
+        try:
+            values["peermem_configured"] = int(is_listed(self._root, MODULES["nvidia_peermem"]))
+        except ReadFailed:
+            values["peermem_configured"] = None
         loaded = parse_modules(read_bytes(self._root / "proc/modules", MODULES_BYTES).decode("ascii", "replace"))
         values.update({f"module_{name}_loaded": int(not loaded.isdisjoint(MODULES[name])) for name in MODULES})
         return values
