@@ -71,7 +71,7 @@ def run(args: Namespace) -> int:
         sys.stdout.write((CLEAR if args.watch and sys.stdout.isatty() else "") + text)
         sys.stdout.flush()
         if not args.watch:
-            return 0 if all(view is None or view.state == "healthy" for _, view, _ in gpus) else 1
+            return 0 if all(_state(view, values) == "healthy" for _, view, values in gpus) else 1
         time.sleep(args.every)
 
 
@@ -108,9 +108,7 @@ def _page(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> str:
 
 def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str:
     index = _shown(values, "gpu_index", "{:.0f}")
-    state: str = view.state if view is not None else "healthy"
-    if values.get("gpu_up") == 0 and state == "healthy":
-        state = "unknown"
+    state = _state(view, values)
     power = f"{_shown(values, 'power_watts', '{:.0f}'):>4}/{_shown(values, 'power_limit_watts', '{:.0f}')}"
     used, total = (_shown(values, f"memory_{what}_bytes", "{:.1f}", GIB) for what in ("used", "total"))
     shares = " ".join(
@@ -123,6 +121,13 @@ def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str
         f"{short:<3} {state:<9} {_shown(values, 'temperature_celsius', '{:.0f}'):>4}  {power:<9}  {shares}  "
         f"{used:>5}/{total:<5} {_links(values):>6} {processes:>4}"
     ).rstrip()
+
+
+def _state(view: "SubjectView | None", values: "Values") -> str:
+    """The verdict; one that nothing stands against is not well as long as it does not answer, or nobody asked it."""
+    if view is not None and view.state != "healthy":
+        return view.state
+    return "healthy" if values and values.get("gpu_up") != 0 else "unknown"
 
 
 def _mig(snapshot: "Snapshot", gpu: "SubjectId") -> "list[Values]":
