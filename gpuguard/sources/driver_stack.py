@@ -176,13 +176,15 @@ class DriverStack:
     def sweep(self, now: Instant) -> Rows:
         """One row of the node; what could not be read in time is missing from it.
 
-        Raises  Absent where there is neither a driver nor its library
+        Raises  Absent where there is neither a driver nor its library; ReadFailed where that cannot be told
         """
         jobs = {"driver": self._read_driver, "modules": self._read_modules, "services": self._read_services}
         found = self._apart.read(jobs)
         driver = found.get("driver", {})
         modules = found.get("modules", {})
         if not driver and not modules.get("module_nvidia_loaded") and not self._apart.hanging:
+            if jobs.keys() - found.keys():
+                raise ReadFailed("neither the driver's version nor the list of modules can be read")
             raise Absent("no NVIDIA driver on this machine; it is looked for again later")
         return {NODE: {**driver, **modules, **found.get("services", {})}}
 
