@@ -355,6 +355,13 @@ DRIVER = (
         help="Processes that were left behind in a call of the driver's library.",
     ),
     Quantity(
+        name="nvml_failing", of="node", unit="flag", low=0, high=1,
+        help="1 while whoever asks the driver's library ends or is refused, and looked at nothing to the end since.",
+    ),
+    Quantity(
+        name="nvml_failure", of="node", unit="text", kind="text", metric=None, help="How that failed the last time.",
+    ),
+    Quantity(
         name="nvml_init_error", of="node", unit="code", low=0, high=999, metric=None,
         help="NVML's code for why it could not begin: 9 no driver, 18 library and driver differ; 0 none.",
     ),

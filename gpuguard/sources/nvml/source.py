@@ -7,7 +7,7 @@ Runs in the thread that supervision gives it. What can become of a child, and wh
     misses a      it is judged hung: sent SIGKILL, never waited for, and left behind. The node's row says so, and the
     deadline      next child is started after 10 s, 20 s, ... 10 minutes; where the one left behind cannot even be
                   killed, no other is started, and every 10 minutes it is looked at again
-    ends          supervision starts another
+    ends          the node's row says so, and supervision starts another
 
 While an Xid says that the driver is in trouble nothing is asked: of the GPU for 79, of all of them for 119 and 120.
 Another call would hang in the driver too, and end as the next child to be left behind.
@@ -34,7 +34,7 @@ from gpuguard.model.instants import Instant, seconds_between
 from gpuguard.model.readings import Rate, Value, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Clock
-from gpuguard.sources.nvml.library import LIBRARY_NOT_FOUND
+from gpuguard.sources.nvml.library import DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND
 from gpuguard.sources.nvml.protocol import (
     Begin,
     Begun,
@@ -57,6 +57,7 @@ RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
 HOLDS_GPU = frozenset({79})
 HOLDS_NODE = frozenset({119, 120})
 INTERVALS = 3  # a row is good for so many: one sweep may be late, and one be lost
+FAILURE_HOLDS = 180.0  # seconds: supervision tries again within a minute
 FIRST_WINDOW = 0.2  # seconds between the first two looks; the counters behind GPM are renewed every 100 ms
 TELLS_WITHIN = 0.3  # seconds for a stuck child to say where; that thread is not stuck
 ENDS_WITHIN = 3.5  # seconds for a child to leave the driver in order
@@ -154,6 +155,8 @@ class Nvml:
         self._hanging = False
         self._left: list[Talk] = []
         self._abandoned = 0
+        self._failing, self._failure = False, ""
+        self._looked_at: set[Rate] = set()  # classes that this child has looked at
         self._known: dict[str, PciAddress] = {}
         self._held: dict[PciAddress, float] = {}
         self._node_held = 0.0
@@ -182,9 +185,19 @@ class Nvml:
         except _Stopping:
             return
         except Ended as error:
-            raise ReadFailed(f"the process that asks NVML ended: {error}") from error
+            raise self._failed(f"the process that asks NVML ended: {error}") from error
         except msgspec.MsgspecError as error:
-            raise ReadFailed(f"the process that asks NVML does not keep to its protocol: {error}") from error
+            raise self._failed(f"the process that asks NVML does not keep to its protocol: {error}") from error
+
+    def _failed(self, why: str) -> ReadFailed:
+        """What to raise, after the node's row said so: supervision knows that this is blind, the node is to know it."""
+        self._failing, self._failure = True, why
+        self._sweep_of(self._clock.now(), "fast", {NODE: {**self._well(), **self._counts()}}, FAILURE_HOLDS)
+        return ReadFailed(why)
+
+    def _well(self) -> Values:
+        """Whether children end or are refused; it is over when one has looked at everything once."""
+        return {"nvml_failing": 1, "nvml_failure": self._failure} if self._failing else {"nvml_failing": 0}
 
     def stop(self) -> None:
         """`run` returns soon: at once while it waits, within a sweep's deadline otherwise."""
@@ -235,6 +248,7 @@ class Nvml:
         if self._root != Path("/") and not (self._root / RECORDING).is_file():
             raise Absent(f"{self._root / RECORDING} does not exist; NVML of this machine was not recorded")
         self._wait_while_held()
+        self._looked_at.clear()
         child = self._start()
         try:
             report = self._answer(child, Begin(self._known), self._settings.init_deadline, Begun)
@@ -256,12 +270,17 @@ class Nvml:
 
     def _refused(self, report: Refused) -> None:
         """Raises ReadFailed, after the node's row said why."""
-        self._sweep_of(self._clock.now(), "fast", {NODE: {"nvml_init_error": report.code, **self._counts()}})
         words = {
             9: "the NVIDIA driver is not loaded: see `dmesg | grep NVRM`",
             18: "driver and library are of different versions: reboot, or reload the driver",
         }.get(report.code, "see `dmesg | grep NVRM`")
-        raise ReadFailed(f"NVML refuses with error {report.code}; {words}")
+        why = f"NVML refuses with error {report.code}; {words}"
+        # Of another version is a finding of its own, and without a driver there may never have been a GPU.
+        if report.code != LIB_RM_VERSION_MISMATCH and (self._known or report.code != DRIVER_NOT_LOADED):
+            self._failing, self._failure = True, why
+        row = {"nvml_init_error": report.code, **self._well(), **self._counts()}
+        self._sweep_of(self._clock.now(), "fast", {NODE: row})
+        raise ReadFailed(why)
 
     def _answer(self, child: Talk, request: Request, deadline: float, wanted: type[Report]) -> Report:
         """What the child answers to a request; what it says otherwise meanwhile is taken.
@@ -439,6 +458,9 @@ class Nvml:
             self._refused(report)
         assert isinstance(report, Seen)
         self._taken += 1
+        self._looked_at.add(rate)
+        if len(self._looked_at) == len(RATES):
+            self._failing = False
         if report.known is not None:
             self._known = report.known
         node = report.rows.setdefault(NODE, {})
@@ -446,6 +468,7 @@ class Nvml:
         if rate == "fast":
             self._hanging = False
             node["nvml_hung"] = node["nvml_init_error"] = 0
+            node.update(self._well())
             node["nvml_call_seconds"] = report.calls
             node.update(self._counts())
             self._waits_for_window = any(

@@ -399,3 +399,46 @@ def test_begun_is_needed_before_anything_is_asked() -> None:
     desk.run(1.0)
     assert isinstance(desk.events[0], LogLine)
     assert len(child.looks) == 3
+
+
+def test_children_that_end_before_they_looked_at_everything_are_told_until_one_has() -> None:
+    desk = Desk()
+    desk.child(answers).closed = True
+    with pytest.raises(ReadFailed, match="ended"):
+        desk.run()
+    assert (desk.node["nvml_failing"], desk.node["nvml_failure"][:24]) == (1, "the process that asks NV")
+    assert desk.sweeps()[-1].valid_for >= 120.0, "supervision waits a minute at most"
+    child = desk.child()
+    child.answer = lambda request: _closing(child, request)
+    with pytest.raises(ReadFailed, match="ended"):
+        desk.run()
+    assert [sweep.rows[NODE]["nvml_failing"] for sweep in desk.sweeps()] == [1, 1, 1], (
+        "its fast look alone proves nothing"
+    )
+    desk.child()
+    desk.run(11.0)
+    assert [sweep.rows[NODE]["nvml_failing"] for sweep in desk.sweeps()[3:]] == [1, 0, 0]
+
+
+def _closing(child: FakeChild, request: Request) -> Sequence[Report]:
+    """It dies of every medium look."""
+    if isinstance(request, Look) and request.rate == "medium":
+        child.closed = True
+        return ()
+    return answers(request)
+
+
+@pytest.mark.parametrize(
+    ("code", "seen_before", "failing"), [(9, False, 0), (9, True, 1), (999, False, 1), (18, True, 0)]
+)
+def test_nvml_that_refuses_is_told_where_there_is_a_gpu_to_miss(code: int, seen_before: bool, failing: int) -> None:
+    desk = Desk()
+    if seen_before:
+        known = seen("fast", {GPU: {"gpu_up": 1}}, known={"GPU-1": PCI})
+        desk.child(lambda request: [known] if request == Look("fast") else answers(request))
+        desk.run(1.0)
+        desk.source._stopping = False
+    desk.child(lambda request: [Refused(code, "nvmlInit")])
+    with pytest.raises(ReadFailed):
+        desk.run()
+    assert (desk.node["nvml_init_error"], desk.node["nvml_failing"]) == (code, failing)
