@@ -57,7 +57,7 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
     from gpuguard.runtime.known import config_path, look_up, state_dir
 
     site = _site(config_path(args))
-    known = look_up(state_dir(args), clock)
+    known = _newest(look_up(state_dir(args), clock))
     report = None
     if args.live:
         report = target.read_state() if target is not None else _look(site)
@@ -171,6 +171,17 @@ def _node(known: "Known") -> Facts | None:
     now = take(known.health, said.shell, known.now) if known.health is not None and not known.alive else said
     changed = (now.level, now.line) != (said.level, said.line)
     return {"level": LEVELS[now.level], "line": now.line, "changed": changed}
+
+
+def _newest(known: "Known") -> "Known":
+    """With what the running agent says now: what it wrote down is as old as the last change."""
+    from dataclasses import replace
+
+    from gpuguard.runtime.board import ask_agent
+
+    listen = known.snapshot.shell.listen if known.snapshot is not None and known.alive else ""
+    said = ask_agent(listen) if listen else None
+    return replace(known, snapshot=said) if said is not None else known
 
 
 def _sources(known: "Known") -> list[Facts]:
@@ -312,8 +323,11 @@ def _lines(facts: Facts, known: "Known") -> Iterator[str]:
         if facts["node"]["changed"]:
             said = f" (by the memory, which was written after the agent's last word {span(known.age or 0.0)} ago)"
         yield from row("node", f"{facts['node']['level']}: {facts['node']['line']}{said}")
-    for number, source in enumerate(facts["sources"]):
-        yield from row("" if number else "sources", _source(source))
+    # Those of which there is nothing to say but that they watch share a line.
+    plain = [s["name"] for s in facts["sources"] if _is_plain(s)]
+    sources = [_source(s) for s in facts["sources"] if len(plain) < 2 or not _is_plain(s)]
+    for number, words in enumerate([*sources, *([f"watching: {', '.join(plain)}"] if len(plain) > 1 else [])]):
+        yield from row("" if number else "sources", words)
     for number, said in enumerate(facts["actuator"]["answers"]):
         told = f"{said['verb']} {said['token']}: {said['state']}; {said['message']}"
         yield from row("" if number else "actuator", told)
@@ -360,6 +374,11 @@ def _mode(agent: Mapping[str, Any]) -> str:  # Any: JSON mixes types
     elif agent["policy"] == "observe":
         acts = "writes nothing outside under the policy observe"
     return f"version {agent['version']}, mode {agent['mode']} ({acts}), policy {agent['policy']}"
+
+
+def _is_plain(source: Mapping[str, Any]) -> bool:  # Any: JSON mixes types
+    trouble = source["level"] != "watching" or source["lost"] or source["restarts"]
+    return not trouble and source["cursor"] is None
 
 
 def _source(source: Mapping[str, Any]) -> str:  # Any: JSON mixes types

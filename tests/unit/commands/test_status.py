@@ -4,10 +4,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuguard.cli import run
-from gpuguard.model.health import SourceView
+from gpuguard.model.health import Snapshot, SourceView
+from gpuguard.runtime import board, cache
 from gpuguard.store.reader import DATABASE_NAME
 from tests.support.incidents import LOST, Machine, ask, config_text, lost_gpu
 
@@ -35,6 +37,32 @@ def test_a_healthy_node_with_a_running_agent_needs_nobody(node: Machine, capsys:
     assert "mode drain (drains by itself), policy default" in text
     assert "OK: nothing stands against this node" in text
     assert "attention" not in text
+
+
+def test_sources_that_simply_watch_share_a_line(node: Machine, capsys: Output) -> None:
+    def source(name: str, lost: int = 0) -> SourceView:
+        return SourceView(name=name, level="watching", reason="", last_success_utc=1.7e9, lost=lost, restarts=0)
+
+    node.publish(source("pcie"), source("nvml"), source("edac", lost=3))
+    assert ask(node, "status") == 0
+    text = capsys.readouterr().out
+    assert "watching: pcie, nvml\n" in text
+    assert "edac watching; last success 2023-11-14 22:13:20Z; lost 3" in text
+
+
+def test_what_the_agent_says_now_comes_before_what_it_wrote(
+    node: Machine, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.tally.listen = "127.0.0.1:9818"
+    node.publish(SourceView(name="nvml", level="watching", reason="", last_success_utc=1.0, lost=0, restarts=0))
+    written = cache.read(str(node.state_dir))
+    assert written is not None
+    said = msgspec.convert(written[0], Snapshot)
+    newer = msgspec.structs.replace(said.shell.sources[0], level="blind", reason="NVML hangs")
+    said = msgspec.structs.replace(said, shell=msgspec.structs.replace(said.shell, sources=(newer,)))
+    monkeypatch.setattr(board, "ask_agent", lambda listen: said if listen == "127.0.0.1:9818" else None)
+    assert ask(node, "status") == 1
+    assert "nvml blind; NVML hangs" in capsys.readouterr().out
 
 
 def test_an_unfit_gpu_needs_somebody(node: Machine, capsys: Output) -> None:
