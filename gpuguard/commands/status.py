@@ -1,6 +1,6 @@
 """Is the agent well, what does it see, what is owed, and who holds this node's drain?
 
-Answers from the disk when no agent runs, and says so. Asks nobody outside unless told `--live`.
+Asks the agent that runs; answers from the disk when none does, and says so. Asks nobody outside unless told `--live`.
 Exit codes  0 all is well, 1 something needs attention, 2 nothing could be read, 64 usage error
 """
 
@@ -57,7 +57,7 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
     from gpuguard.runtime.known import config_path, look_up, state_dir
 
     site = _site(config_path(args))
-    known = look_up(state_dir(args), clock)
+    known = _newest(look_up(state_dir(args), clock))
     report = None
     if args.live:
         report = target.read_state() if target is not None else _look(site)
@@ -77,6 +77,17 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
 
         sys.stdout.write(page(_lines(facts, known)))
     return 1 if facts["attention"] else 0
+
+
+def _newest(known: "Known") -> "Known":
+    """The same, with what the agent says now where it answers: it writes to the disk once a minute, and on changes."""
+    from dataclasses import replace
+
+    from gpuguard.runtime.board import ask_agent
+
+    listen = known.snapshot.shell.listen if known.snapshot is not None else ""
+    said = ask_agent(listen) if listen and known.alive and not known.hangs else None
+    return known if said is None else replace(known, snapshot=said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
