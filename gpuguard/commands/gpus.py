@@ -57,12 +57,13 @@ def run(args: Namespace) -> int:
     from gpuguard.runtime.assembly import assemble
     from gpuguard.runtime.board import measured
     from gpuguard.runtime.clock import SystemClock
-    from gpuguard.runtime.known import config_path, state_dir
+    from gpuguard.runtime.known import config_path, is_remembered, state_dir
 
     root, parts = Path(args.root), assemble(config_path(args))
     clock = SystemClock(root)
+    memory = state_dir(args) if is_remembered(args) else None
     while True:
-        snapshot, taken_by = measured(parts, state_dir=state_dir(args), root=root, clock=clock)
+        snapshot, taken_by = measured(parts, state_dir=memory, root=root, clock=clock)
         gpus = list(_gpus(snapshot))
         if not gpus:
             raise Absent("no GPU is known here: no driver answers and none is on the bus; see `gpuguard status`")

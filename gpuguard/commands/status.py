@@ -1,6 +1,6 @@
 """Is the agent well, what does it see, what is owed, and who holds this node's drain?
 
-Answers from the disk when no agent runs, and says so. Asks nobody outside unless told `--live`.
+Asks the agent that runs; answers from the disk when none does, and says so. Asks nobody outside unless told `--live`.
 Exit codes  0 all is well, 1 something needs attention, 2 nothing could be read, 64 usage error
 """
 
@@ -77,6 +77,17 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
 
         sys.stdout.write(page(_lines(facts, known)))
     return 1 if facts["attention"] else 0
+
+
+def _newest(known: "Known") -> "Known":
+    """The same, with what the agent says now where it answers: it writes to the disk once a minute, and on changes."""
+    from dataclasses import replace
+
+    from gpuguard.runtime.board import ask_agent
+
+    listen = known.snapshot.shell.listen if known.snapshot is not None else ""
+    said = ask_agent(listen) if listen and known.alive and not known.hangs else None
+    return known if said is None else replace(known, snapshot=said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,17 +182,6 @@ def _node(known: "Known") -> Facts | None:
     now = take(known.health, said.shell, known.now) if known.health is not None and not known.alive else said
     changed = (now.level, now.line) != (said.level, said.line)
     return {"level": LEVELS[now.level], "line": now.line, "changed": changed}
-
-
-def _newest(known: "Known") -> "Known":
-    """With what the running agent says now: what it wrote down is as old as the last change."""
-    from dataclasses import replace
-
-    from gpuguard.runtime.board import ask_agent
-
-    listen = known.snapshot.shell.listen if known.snapshot is not None and known.alive else ""
-    said = ask_agent(listen) if listen else None
-    return replace(known, snapshot=said) if said is not None else known
 
 
 def _sources(known: "Known") -> list[Facts]:

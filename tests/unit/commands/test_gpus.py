@@ -12,6 +12,7 @@ from gpuguard.model.ids import SubjectId
 from gpuguard.model.readings import Group, Values
 from gpuguard.runtime import board
 from tests.support.core import instant
+from tests.support.machines import machine
 from tests.support.snapshots import full
 
 GIB = 2**30
@@ -87,6 +88,20 @@ def test_no_gpu_is_a_refusal_with_a_next_step(
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (bare, "look"))
     assert cli.run(["gpus", "--config", "/dev/null"]) == 2
     assert "gpuguard status" in capsys.readouterr().err
+
+
+def test_a_recorded_machine_has_no_part_in_this_ones_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(board, "measured", lambda parts, **rest: asked.append(rest) or (with_readings(), "look"))
+    folder = str(machine("l40sx4"))
+    cli.run(["gpus", "--root", folder])
+    cli.run(["gpus", "--root", folder, "--state-dir", "/named"])
+    assert [str(rest["state_dir"]) for rest in asked] == ["None", "/named"]  # type: ignore[index]
+    with pytest.raises(SystemExit):
+        cli.run(["gpus", "--root", f"{folder}/nowhere"])
+    assert "is no directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["0", "nan", "quick", "1e9"])

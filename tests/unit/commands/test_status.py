@@ -9,7 +9,6 @@ import pytest
 
 from gpuguard.cli import run
 from gpuguard.model.health import Snapshot, SourceView
-from gpuguard.runtime import board, cache
 from gpuguard.store.reader import DATABASE_NAME
 from tests.support.incidents import LOST, Machine, ask, config_text, lost_gpu
 
@@ -48,21 +47,6 @@ def test_sources_that_simply_watch_share_a_line(node: Machine, capsys: Output) -
     text = capsys.readouterr().out
     assert "watching: pcie, nvml\n" in text
     assert "edac watching; last success 2023-11-14 22:13:20Z; lost 3" in text
-
-
-def test_what_the_agent_says_now_comes_before_what_it_wrote(
-    node: Machine, capsys: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.tally.listen = "127.0.0.1:9818"
-    node.publish(SourceView(name="nvml", level="watching", reason="", last_success_utc=1.0, lost=0, restarts=0))
-    written = cache.read(str(node.state_dir))
-    assert written is not None
-    said = msgspec.convert(written[0], Snapshot)
-    newer = msgspec.structs.replace(said.shell.sources[0], level="blind", reason="NVML hangs")
-    said = msgspec.structs.replace(said, shell=msgspec.structs.replace(said.shell, sources=(newer,)))
-    monkeypatch.setattr(board, "ask_agent", lambda listen: said if listen == "127.0.0.1:9818" else None)
-    assert ask(node, "status") == 1
-    assert "nvml blind; NVML hangs" in capsys.readouterr().out
 
 
 def test_an_unfit_gpu_needs_somebody(node: Machine, capsys: Output) -> None:
@@ -107,6 +91,25 @@ def test_a_blind_source_is_told_with_its_reason_in_plain_letters(node: Machine, 
     text = capsys.readouterr().out
     assert "kmsg blind; no right to read \\x1b[2J; lost 3; restarted 2 times" in " ".join(text.split())
     assert "\x1b" not in text
+
+
+def test_a_running_agent_is_asked_for_what_it_did_not_write_down_yet(
+    node: Machine, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.publish()
+    written = json.loads((node.state_dir / "snapshot.json").read_bytes())
+    written["shell"]["listen"] = "127.0.0.1:9818"
+    (node.state_dir / "snapshot.json").write_text(json.dumps(written))
+    written["shell"]["sources"][0]["last_success_utc"] = 1_700_000_555.0
+    asked: list[str] = []
+    now = msgspec.convert(written, Snapshot)
+    monkeypatch.setattr("gpuguard.runtime.board.ask_agent", lambda listen: asked.append(listen) or now)
+    sources = facts(node, capsys, 0)["sources"]
+    assert sources[0]["last_success"] == 1_700_000_555.0  # type: ignore[index]
+    assert asked == ["127.0.0.1:9818"]
+    node.stop()
+    facts(node, capsys, 1)
+    assert len(asked) == 1
 
 
 def test_what_is_owed_is_told_with_tries_and_the_next_one(node: Machine, capsys: Output) -> None:
