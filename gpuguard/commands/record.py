@@ -106,7 +106,7 @@ def _record_nvml(folder: Path, root: Path, pace: "Pace", names: "Redaction", kep
     if asking.is_alive():
         raise ReadFailed(f"NVML hangs in {noted.current or 'a call'}; nothing was recorded; see `gpuguard check`")
     if failed:
-        kept.missing[NVML] = f"{failed[0]}; is the driver loaded?"
+        kept.missing[NVML] = f"{failed[0]}; `gpuguard selftest` tells whether the driver is there"
         return []
     pids = write_nvml(folder, noted, root, pace, names)
     kept.gpus, kept.passes, kept.seconds = noted.gpus, pace.passes, noted.seconds
