@@ -228,15 +228,21 @@ def _standing(gpus: list[Gpu]) -> Iterator[str]:
 def _who(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> Iterator[str]:
     """The processes on each GPU, the largest first."""
     rows = [
-        f"{_shown(values, 'gpu_index', '{:.0f}'):<3} {process['pid']:>8}  {process['user'] or '-':<12.12} "
+        f"{_where(values, process['mig']):<5}{process['pid']:>7}  {process['user'] or '-':<12.12} "
         f"{_gib(process['memory']):>6}  {process['name'] or '-':.40}"
         for name, _, values in gpus
         for process in _processes(snapshot, name, people)
     ]
     if rows:
         yield ""
-        yield f"{'GPU':<3} {'PID':>8}  {'USER':<12} {'GiB':>6}  PROCESS"
+        yield f"{'GPU':<5}{'PID':>7}  {'USER':<12} {'GiB':>6}  PROCESS"
         yield from rows
+
+
+def _where(values: "Values", instance: object) -> str:
+    """The GPU, and behind a slash the MIG instance where it is in one."""
+    index = _shown(values, "gpu_index", "{:.0f}")
+    return index if instance is None else f"{index}/{instance}"
 
 
 def _gib(value: object) -> str:

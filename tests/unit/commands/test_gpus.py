@@ -54,7 +54,10 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> None:
             for gi in (13, 2)
         },
         node={"driver_version": "570.124.06", "cuda_version": "12.8"},
-        **{f"process:{FIRST[4:]}/4711": {"process_name": "python3", "process_memory_bytes": 66 * GIB}},
+        **{
+            f"process:{FIRST[4:]}/4711": {"process_name": "python3", "process_memory_bytes": 66 * GIB},
+            f"process:{SECOND[4:]}/4712": {"process_name": "notebook", "process_mig": 13},
+        },
     )
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (taken, "agent"))
 
@@ -71,7 +74,9 @@ def test_the_table_fits_and_tells_absent_from_unknown(capsys: pytest.CaptureFixt
     assert max(map(len, out.splitlines())) <= 80
     assert first.split() == ["0", "healthy", "64", "512/700", "100", "97", "61", "0", "68.0/80.0", "17/18", "1"]
     assert second.split() == ["1", "healthy", "40", "?/-", "0", "-", "-", "-", "-/-", "-", "-"]
-    assert any("4711" in line and "66.0" in line and "python3" in line for line in rest)
+    assert [line.split() for line in rest[-2:]] == [
+        ["0", "4711", "-", "66.0", "python3"], ["1/13", "4712", "-", "?", "notebook"]
+    ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("shown")
