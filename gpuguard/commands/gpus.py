@@ -1,7 +1,8 @@
 """The GPUs now: health, load, memory, links, and who uses them.
 
-Asks the agent that runs, else looks by itself. A dash stands for what a GPU does not have, a question mark for what was
-asked for without an answer; neither is ever 0. With `--watch` the table is shown anew until it is interrupted.
+Asks the agent that runs, else looks by itself. UTIL, SM, TENS and DRAM are percent, TEMP is degrees Celsius. A dash
+stands for what a GPU does not have, a question mark for what was asked for without an answer; neither is ever 0. With
+`--watch` the table is shown anew until it is interrupted.
 Exit codes  0 all healthy, 1 one is not, 2 no GPU, 64 usage error
 """
 
@@ -21,7 +22,14 @@ EXAMPLE = "gpuguard gpus --watch"
 EVERY = 2.0
 CLEAR = "\x1b[H\x1b[2J"
 HEAD = "GPU STATE     TEMP  POWER W     UTIL   SM TENS DRAM  MEMORY GiB  LINKS PROC"
+WHOSE_WIDTH = HEAD.index("TEMP") + len("TEMP")
 GIB = 2.0**30
+# What the table shows of a GPU.
+SHOWN = frozenset((
+    "temperature_celsius", "power_watts", "power_limit_watts", "utilization_ratio", "sm_active_ratio",
+    "tensor_active_ratio", "dram_active_ratio", "memory_used_bytes", "memory_total_bytes", "nvlinks_active",
+    "process_count",
+))  # fmt: skip
 
 # Any: the answer is JSON, which mixes types.
 Facts = dict[str, Any]
@@ -104,7 +112,44 @@ def _page(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> str:
     from gpuguard.runtime.words import page
 
     rows = [line for gpu in gpus for line in (_row(*gpu), *_instances(snapshot, gpu[0]))]
-    return page([HEAD, *rows, *_standing(gpus), *_who(snapshot, gpus, people)])
+    below = [*_unmeasured(gpus), *_standing(gpus)]
+    parts = [*_machine(snapshot, gpus), HEAD, *rows, *([""] if below else []), *below]
+    return page([*parts, *_who(snapshot, gpus, people)])
+
+
+def _machine(snapshot: "Snapshot", gpus: list[Gpu]) -> list[str]:
+    """When this was, which products they are and under which driver, as far as it is known."""
+    from collections import Counter
+
+    from gpuguard.model.ids import NODE
+    from gpuguard.model.readings import merged
+    from gpuguard.runtime.words import date, paragraph
+
+    products = Counter(name for _, _, values in gpus if isinstance(name := values.get("gpu_name"), str))
+    node = merged(snapshot.readings.get(NODE, {}), snapshot.at)
+    told = [f"{count} x {name}" for name, count in products.items()]
+    versions = (("driver", "driver_version"), ("CUDA", "cuda_version"))
+    told += [f"{what} {version}" for what, column in versions if isinstance(version := node.get(column), str)]
+    return paragraph(f"{date(snapshot.at.utc)}  {', '.join(told)}".rstrip(), hanging=2)
+
+
+def _is_measured(values: "Values") -> bool:
+    """Whether the driver told anything of the GPU that is not too old."""
+    return values.get("gpu_up") != 0 and not SHOWN.isdisjoint(values)
+
+
+def _unmeasured(gpus: list[Gpu]) -> Iterator[str]:
+    """Why there are rows of question marks."""
+    from gpuguard.runtime.words import paragraph
+
+    silent = sum(not _is_measured(values) for _, _, values in gpus)
+    if silent == len(gpus):
+        yield from paragraph(
+            "nothing is measured: the driver does not answer. `lsmod | grep nvidia` tells whether it is loaded, "
+            "`gpuguard check` whether it hangs"
+        )
+    elif silent:
+        yield f"the driver tells nothing of {silent} of {len(gpus)} GPUs"
 
 
 def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str:
@@ -112,6 +157,8 @@ def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str
     state: str = view.state if view is not None else "healthy"
     if values.get("gpu_up") == 0 and state == "healthy":
         state = "unknown"
+    if not _is_measured(values):
+        values = {column: values.get(column) for column in SHOWN}
     power = f"{_shown(values, 'power_watts', '{:.0f}'):>4}/{_shown(values, 'power_limit_watts', '{:.0f}')}"
     used, total = (_shown(values, f"memory_{what}_bytes", "{:.1f}", GIB) for what in ("used", "total"))
     shares = " ".join(
@@ -120,8 +167,10 @@ def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str
     )
     processes = _shown(values, "process_count", "{:.0f}")
     short = index if index not in "-?" else name.removeprefix("gpu:0000:").removeprefix("gpu:")
+    whose = f"{short:<3} {state}"
+    heat = _shown(values, "temperature_celsius", "{:.0f}")
     return (
-        f"{short:<3} {state:<9} {_shown(values, 'temperature_celsius', '{:.0f}'):>4}  {power:<9}  {shares}  "
+        f"{whose}{heat:>{max(4, WHOSE_WIDTH - len(whose))}}  {power:<9}  {shares}  "
         f"{used:>5}/{total:<5} {_links(values):>6} {processes:>4}"
     ).rstrip()
 
@@ -179,15 +228,21 @@ def _standing(gpus: list[Gpu]) -> Iterator[str]:
 def _who(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> Iterator[str]:
     """The processes on each GPU, the largest first."""
     rows = [
-        f"{_shown(values, 'gpu_index', '{:.0f}'):<3} {process['pid']:>8}  {process['user'] or '-':<12.12} "
+        f"{_where(values, process['mig']):<5}{process['pid']:>7}  {process['user'] or '-':<12.12} "
         f"{_gib(process['memory']):>6}  {process['name'] or '-':.40}"
         for name, _, values in gpus
         for process in _processes(snapshot, name, people)
     ]
     if rows:
         yield ""
-        yield f"{'GPU':<3} {'PID':>8}  {'USER':<12} {'GiB':>6}  PROCESS"
+        yield f"{'GPU':<5}{'PID':>7}  {'USER':<12} {'GiB':>6}  PROCESS"
         yield from rows
+
+
+def _where(values: "Values", instance: object) -> str:
+    """The GPU, and behind a slash the MIG instance where it is in one."""
+    index = _shown(values, "gpu_index", "{:.0f}")
+    return index if instance is None else f"{index}/{instance}"
 
 
 def _gib(value: object) -> str:

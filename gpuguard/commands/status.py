@@ -80,7 +80,7 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
 
 
 def _newest(known: "Known") -> "Known":
-    """The same, with what the agent says now where it answers: it writes to the disk once a minute, and on changes."""
+    """The same, with what the agent says now where it answers: it writes to the disk on changes alone."""
     from dataclasses import replace
 
     from gpuguard.runtime.board import ask_agent

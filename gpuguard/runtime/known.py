@@ -16,7 +16,7 @@ from gpuguard.errors import Absent, NotUnderstood, ReadFailed, StoreFailed, Usag
 from gpuguard.health.state import Health, restore
 from gpuguard.model.events import Cursor
 from gpuguard.model.health import Snapshot, SubjectHealth
-from gpuguard.model.ids import NODE, PciAddress, TokenId, gpu, nvswitch, parse_pci_address
+from gpuguard.model.ids import NODE, PciAddress, TokenId, gpu, kind_of, nvswitch, parse_pci_address
 from gpuguard.model.instants import Instant
 from gpuguard.model.story import OwedAction
 from gpuguard.ports import Clock
@@ -226,6 +226,8 @@ def _address(text: str) -> PciAddress | None:
 def _spellings(health: Health) -> Iterator[str]:
     for name in sorted(health.subjects):
         subject = health.subjects[name]
-        yield subject.pci or name
+        number = f"{subject.index} " if subject.index is not None else ""
+        switch = " (NVSwitch)" if kind_of(name) == "nvswitch" else ""
+        yield f"{number}{subject.pci or name}{switch}"
     for uuid in sorted(health.retired):
         yield f"{uuid} (taken out)"

@@ -155,6 +155,16 @@ def test_the_last_xid_stands_for_five_minutes(seen: tuple[XidSeen, ...], printed
     assert value(XID_ERRORS.name, {}, xids=seen) == printed
 
 
+def test_the_last_xid_of_a_gpu_that_is_lost_is_still_told() -> None:
+    fast = Group(source="nvml", rate="fast", at=instant(95.0), valid_for=15.0, values={"gpu_up": 0, "nvml_error": 15})
+    slow = Group(source="nvml", rate="slow", at=instant(10.0), valid_for=1800.0, values=IDENTITY)
+    read = msgspec.structs.replace(
+        snapshot({}, xids=(xid(79, 10.0),)), readings={SubjectId(GPU): {"nvml/fast": fast, "nvml/slow": slow}}
+    )
+    rows = [line for line in page(read, Settings(), "node1").splitlines() if not line.startswith("#")]
+    assert rows == [f'{XID_ERRORS.name}{{{LABELS},Hostname="node1"}} 79']
+
+
 def test_while_nobody_would_see_an_xid_there_is_no_zero() -> None:
     assert value(XID_ERRORS.name, {}, level="degraded") == "0"
     assert value(XID_ERRORS.name, {}, level="blind", xids=(xid(79, 1.0),)) is None

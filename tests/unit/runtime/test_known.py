@@ -44,7 +44,9 @@ def test_the_node_is_always_known() -> None:
 
 @pytest.mark.parametrize("text", ["", "4", "3b", "af:00", "GPU-", "GPU-0a0", "GPU-ffffffff", "1320221", "seventy"])
 def test_what_names_nobody_is_refused_with_those_known(text: str) -> None:
-    with pytest.raises(NotUnderstood, match=r"0000:3b:00\.0.*GPU-99887766.*\(taken out\)"):
+    with pytest.raises(
+        NotUnderstood, match=r"5 0000:3b:00\.0, .*0000:c5:00\.0 \(NVSwitch\).*GPU-99887766.*\(taken out\)"
+    ):
         find_subject(HEALTH, text)
 
 
