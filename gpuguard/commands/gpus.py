@@ -80,7 +80,7 @@ def run(args: Namespace) -> int:
         sys.stdout.write((CLEAR if args.watch and sys.stdout.isatty() else "") + text)
         sys.stdout.flush()
         if not args.watch:
-            return 0 if all(view is None or view.state == "healthy" for _, view, _ in gpus) else 1
+            return 0 if all(_state(view, values) == "healthy" for _, view, values in gpus) else 1
         time.sleep(args.every)
 
 
@@ -154,9 +154,7 @@ def _unmeasured(gpus: list[Gpu]) -> Iterator[str]:
 
 def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str:
     index = _shown(values, "gpu_index", "{:.0f}")
-    state: str = view.state if view is not None else "healthy"
-    if values.get("gpu_up") == 0 and state == "healthy":
-        state = "unknown"
+    state = _state(view, values)
     if not _is_measured(values):
         values = {column: values.get(column) for column in SHOWN}
     power = f"{_shown(values, 'power_watts', '{:.0f}'):>4}/{_shown(values, 'power_limit_watts', '{:.0f}')}"
@@ -173,6 +171,13 @@ def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str
         f"{whose}{heat:>{max(4, WHOSE_WIDTH - len(whose))}}  {power:<9}  {shares}  "
         f"{used:>5}/{total:<5} {_links(values):>6} {processes:>4}"
     ).rstrip()
+
+
+def _state(view: "SubjectView | None", values: "Values") -> str:
+    """The verdict; one that nothing stands against is not well as long as it does not answer, or nobody asked it."""
+    if view is not None and view.state != "healthy":
+        return view.state
+    return "healthy" if values and values.get("gpu_up") != 0 else "unknown"
 
 
 def _mig(snapshot: "Snapshot", gpu: "SubjectId") -> "list[Values]":

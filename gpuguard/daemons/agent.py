@@ -100,7 +100,8 @@ class Agent:
         self._messenger = Messenger(self._target(), clock, self._mailbox)
         self._supervisor = Supervisor(clock, self._mailbox.put, settings=parts.config.settings("supervise"))
         kept = [q.name for q in quantities(parts.source_modules).values() if q.keep]
-        self._course = Course(self._store, kept, self._whose)
+        self._samples_refused = False
+        self._course = Course(self._store, kept, self._whose, self._course_refused)
         self._loop, self._first = self._make_loop(opened.replaced)
         self._control = ControlServer(str(state_dir), clock, self._mailbox.put)
         self._server = None
@@ -145,6 +146,18 @@ class Agent:
     def _whose(self, subject: SubjectId) -> str:
         """The name under which the course of a GPU is kept: its own, wherever it is plugged in."""
         return self._loop.health.subject(subject).uuid or subject
+
+    def _course_refused(self, failure: str) -> None:
+        """A node on which nothing happens writes nothing but this: so it is told here that the disk refuses."""
+        if failure:
+            self._tally.store_errors += 1
+        if bool(failure) == self._samples_refused:
+            return
+        self._samples_refused = bool(failure)
+        if failure:
+            log.warning("samples.not_kept", reason=failure)
+        else:
+            log.info("samples.kept_again")
 
     def _send(self, action: Action) -> None:
         log.info("action.sent", key=action.key, reason=action.reason)

@@ -16,6 +16,8 @@ from gpuguard.model.instants import Instant, seconds_between
 
 # The driver prints the board's serial right after the UUID of the same GPU, without an address.
 SERIAL_FOLLOWS_WITHIN = 2.0
+# Boards that are plugged in no more; no node sees as many in its life.
+RETIRED_KEPT = 128
 
 
 def learn(health: Health, event: LogLine) -> Health:
@@ -101,8 +103,18 @@ def _place(health: Health, name: SubjectId, uuid: GpuUuid) -> Health:
         moved = msgspec.structs.replace(moved, state="returning", probation_from=health.now)
     if here.uuid is not None:
         retired[here.uuid] = here
+        _forget_oldest(retired, but=here.uuid)
     subjects[name] = moved
     return msgspec.structs.replace(health, subjects=subjects, retired=retired)
+
+
+def _forget_oldest(retired: dict[GpuUuid, SubjectHealth], *, but: GpuUuid) -> None:
+    """At most RETIRED_KEPT are remembered: first those go against which nothing stood, then those that changed last
+    longest ago. A library that tells another UUID at each look must not fill the memory."""
+    while len(retired) > RETIRED_KEPT:
+        others = (uuid for uuid in retired if uuid != but)
+        oldest = min(others, key=lambda uuid: (bool(retired[uuid].standing), retired[uuid].since.utc or 0.0))
+        del retired[oldest]
 
 
 def _renamed(subject: SubjectHealth, name: SubjectId) -> SubjectHealth:

@@ -22,10 +22,17 @@ PER_MINUTE = 600
 
 
 class Course:
-    """Takes sweeps in, and hands whole minutes to the store. `whose` names a GPU for good: its UUID where known."""
+    """Takes sweeps in, and hands whole minutes to the store. `whose` names a GPU for good: its UUID where known;
+    `told` is called with the reason whenever the store refuses, and with '' when it takes them again."""
 
-    def __init__(self, store: Store, kept: Collection[str], whose: Callable[[SubjectId], str]) -> None:
-        self._store, self._kept, self._whose = store, frozenset(kept), whose
+    def __init__(
+        self,
+        store: Store,
+        kept: Collection[str],
+        whose: Callable[[SubjectId], str],
+        told: Callable[[str], None] = lambda failure: None,
+    ) -> None:
+        self._store, self._kept, self._whose, self._told = store, frozenset(kept), whose, told
         self._minute: float | None = None
         self._open: dict[str, list[tuple[float, dict[str, float]]]] = {}
         self._waiting: deque[Stretch] = deque()
@@ -68,10 +75,16 @@ class Course:
         try:
             self._store.keep_samples(tuple(self._waiting))
         except StoreFailed as error:
-            self.failure = str(error)
+            self._fails(str(error))
             while len(self._waiting) > WAITING:
                 self._waiting.popleft()
                 self.lost += 1
             return
-        self.failure = ""
+        self._fails("")
         self._waiting.clear()
+
+    def _fails(self, failure: str) -> None:
+        """Why nothing can be written, '' while it can; that is told each time, and once that it can again."""
+        before, self.failure = self.failure, failure
+        if failure or before:
+            self._told(failure)

@@ -22,6 +22,7 @@ from gpuguard.runtime.exposition import CONTENT_TYPE, exposition
 # From the connection to the last byte of the answer.
 PEER_DEADLINE = Seconds(5.0)
 PEERS = 16
+CANNOT_ACCEPT = Seconds(0.2)  # otherwise who waits at the door would keep a processor busy
 
 # Who listens there is heard by this node alone.
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -124,6 +125,17 @@ class _Server(HTTPServer):
                 if place < too_many or deadline <= now:
                     del self.peers[peer]
                     _shut(peer)
+
+    def get_request(self) -> tuple[socket.socket, object]:
+        """The next peer; one who cannot be let in now, for want of file descriptors, is not asked for at once again.
+
+        Raises  OSError
+        """
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(CANNOT_ACCEPT)
+            raise
 
     # The names and the shape of the arguments are socketserver's.
     def process_request(self, request: socket.socket, client_address: tuple[str, int]) -> None:  # type: ignore[override]

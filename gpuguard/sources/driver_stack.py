@@ -147,6 +147,7 @@ def read_library_version(root: Path) -> str | None:
 def is_listed(root: Path, names: tuple[str, ...]) -> bool:
     """Whether one of these modules is to be loaded when the host starts.
 
+    Raises  ReadFailed where a folder of lists cannot be read
     Source  modules-load.d(5): a name a line, `#` and `;` begin comments, `-` and `_` are the same
     """
     for place in MODULE_LISTS:
@@ -175,13 +176,15 @@ class DriverStack:
     def sweep(self, now: Instant) -> Rows:
         """One row of the node; what could not be read in time is missing from it.
 
-        Raises  Absent where there is neither a driver nor its library
+        Raises  Absent where there is neither a driver nor its library; ReadFailed where that cannot be told
         """
         jobs = {"driver": self._read_driver, "modules": self._read_modules, "services": self._read_services}
         found = self._apart.read(jobs)
         driver = found.get("driver", {})
         modules = found.get("modules", {})
         if not driver and not modules.get("module_nvidia_loaded") and not self._apart.hanging:
+            if jobs.keys() - found.keys():
+                raise ReadFailed("neither the driver's version nor the list of modules can be read")
             raise Absent("no NVIDIA driver on this machine; it is looked for again later")
         return {NODE: {**driver, **modules, **found.get("services", {})}}
 
@@ -197,7 +200,11 @@ class DriverStack:
         return values
 
     def _read_modules(self) -> Values:
-        values: Values = {"peermem_configured": int(is_listed(self._root, MODULES["nvidia_peermem"]))}
+        values: Values = {}
+        try:
+            values["peermem_configured"] = int(is_listed(self._root, MODULES["nvidia_peermem"]))
+        except ReadFailed:
+            values["peermem_configured"] = None
         loaded = parse_modules(read_bytes(self._root / "proc/modules", MODULES_BYTES).decode("ascii", "replace"))
         values.update({f"module_{name}_loaded": int(not loaded.isdisjoint(MODULES[name])) for name in MODULES})
         return values

@@ -110,7 +110,7 @@ class Edac:
     def sweep(self, now: Instant) -> Rows:
         """One row of the node.
 
-        Raises  Absent where nothing is counted
+        Raises  Absent where nothing is counted; ReadFailed where that cannot be told
         """
         jobs = {"counts": lambda: read_counts(self._root)}
         age = None if self._checked is None else seconds_between(self._checked, now)
@@ -121,6 +121,8 @@ class Edac:
         self._checks = found.get("checks", self._checks)
         values = {**found.get("counts", {}), **self._checks}
         if not values and not self._apart.hanging:
+            if jobs.keys() - found.keys():
+                raise ReadFailed("neither the counters of memory controllers nor /proc/interrupts can be read")
             raise Absent("no memory controller and no machine checks are counted here")
         return {NODE: values} if values else {}
 

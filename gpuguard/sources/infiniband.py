@@ -14,6 +14,7 @@ counter that was refused is left alone for an hour, and nothing of debugfs is to
 The counters of the older kind are narrow and stay at their top: link_downed at 255, the others of its kind at 65535.
 """
 
+import contextlib
 import os
 import re
 import stat
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpuguard.errors import Absent
+from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.model.instants import Instant, seconds_between
 from gpuguard.model.quantities import COUNTER_TOP
@@ -172,7 +173,8 @@ class Infiniband:
         """A row for each port, unknown where its adapter did not answer in time, and one of the node. A port that was
         there since this began and is not has the state GONE, so that what stood against it does not stand for ever.
 
-        Raises  Absent where the kernel has no adapters, and had none since this began
+        Raises  Absent where the kernel has no adapters, and had none since this began; ReadFailed where its list of
+                them cannot be read
         """
         devices = [name for name in listed(self._devices) if not (self._devices / name / "device/physfn").exists()]
         if not (devices or self._known):
@@ -237,6 +239,12 @@ class Infiniband:
 def _find_module(folder: Path) -> dict[str, str]:
     """The files that tell of the module in the port, by column; found by their labels, once."""
     files: dict[str, str] = {}
+    with contextlib.suppress(ReadFailed):  # without its module the port has the rest to tell
+        _find_sensors(folder, files)
+    return files
+
+
+def _find_sensors(folder: Path, files: dict[str, str]) -> None:
     for chip in listed(folder):
         for name in listed(folder / chip):
             match = _LABEL.fullmatch(name)
@@ -251,7 +259,6 @@ def _find_module(folder: Path) -> dict[str, str]:
                     files["optics_temperature_limit_celsius"] = f"{sensor}_crit"
             elif name.startswith("power") and _RECEIVED.search(label):
                 files["optics_received_power_watts"] = f"{sensor}_input"
-    return files
 
 
 def _is_file(path: str) -> bool:

@@ -107,7 +107,7 @@ class Queries:
     def samples(self, gpu: str, grain: Grain, since: float, until: float) -> tuple[Stretch, ...]:
         """What was measured of one GPU, by stretches that begin in a span of time, oldest first.
 
-        Raises  NotUnderstood; StoreFailed
+        Raises  StoreFailed
         """
         try:
             return tuple(samples.read(self._connection, gpu, grain, since, until))

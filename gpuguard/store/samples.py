@@ -5,6 +5,7 @@ a float a value would take ten times the room as rows of SQL. What is old goes a
 jumps ahead does not take a day with it.
 """
 
+import contextlib
 import math
 import sqlite3
 import zlib
@@ -44,18 +45,20 @@ def _floats(values: Iterable[float]) -> bytes:
     return array("f", values).tobytes()
 
 
-def unpack(gpu: str, grain: Grain, start: float, body: bytes) -> Stretch:
+def unpack(gpu: str, grain: Grain, start: float, body: object) -> Stretch:
     """The stretch in a row.
 
-    Raises  NotUnderstood
+    Raises  NotUnderstood, also where the column holds no bytes: SQLite keeps whatever it is given
     """
     try:
+        if not isinstance(body, bytes):
+            raise ValueError(f"{type(body).__name__} where bytes should be")
         told = msgspec.msgpack.decode(zlib.decompress(body), type=_Body)
         offsets, columns = array("f", told.offsets), [array("f", part) for part in told.columns]
         if len(columns) != len(told.names) or any(len(column) != len(offsets) for column in columns):
             raise ValueError("columns of unlike length")
     except (zlib.error, msgspec.MsgspecError, ValueError) as error:
-        raise NotUnderstood(f"samples of {gpu} from {start:.0f} cannot be read: {error}", repr(body[:40])) from error
+        raise NotUnderstood(f"samples of {gpu} from {start:.0f} cannot be read: {error}", repr(body)[:80]) from error
     named = zip(told.names, columns, strict=True)
     return Stretch(
         gpu=gpu, grain=grain, start=start, offsets=tuple(offsets), columns={name: tuple(part) for name, part in named}
@@ -99,6 +102,7 @@ def condense_hours(connection: sqlite3.Connection, utc: float) -> int:
     made.
 
     One hour of each GPU at a time, the oldest first: after a long pause of the agent the rest follows with the next.
+    Rows of that hour that cannot be read go, as they would stand in the way of every later hour.
     """
     over = utc // HOUR * HOUR
     due = connection.execute(
@@ -109,6 +113,7 @@ def condense_hours(connection: sqlite3.Connection, utc: float) -> int:
     ).fetchall()
     for gpu, first in due:
         hour = first // HOUR * HOUR
+        _drop_unreadable(connection, gpu, hour)
         made = condense(read(connection, gpu, "full", hour, hour + HOUR))
         if made is not None:
             keep(connection, [made])
@@ -116,17 +121,28 @@ def condense_hours(connection: sqlite3.Connection, utc: float) -> int:
 
 
 def read(connection: sqlite3.Connection, gpu: str, grain: Grain, since: float, until: float) -> Iterator[Stretch]:
-    """The stretches of one GPU that begin in a span of time, oldest first.
+    """The stretches of one GPU that begin in a span of time, oldest first; what a damaged row held is a gap."""
+    for _, start, body in _rows(connection, gpu, grain, since, until):
+        with contextlib.suppress(NotUnderstood):
+            yield unpack(gpu, grain, start, body)
 
-    Raises  NotUnderstood
-    """
-    rows = connection.execute(
-        "SELECT start_utc, body FROM samples WHERE gpu = ? AND grain = ? AND start_utc >= ? AND start_utc < ? "
+
+def _rows(
+    connection: sqlite3.Connection, gpu: str, grain: Grain, since: float, until: float
+) -> Iterator[tuple[int, float, object]]:
+    yield from connection.execute(
+        "SELECT seq, start_utc, body FROM samples WHERE gpu = ? AND grain = ? AND start_utc >= ? AND start_utc < ? "
         "ORDER BY start_utc",
         (gpu, grain, since, until),
     )
-    for start, body in rows:
-        yield unpack(gpu, grain, float(start), bytes(body))
+
+
+def _drop_unreadable(connection: sqlite3.Connection, gpu: str, hour: float) -> None:
+    for seq, start, body in list(_rows(connection, gpu, "full", hour, hour + HOUR)):
+        try:
+            unpack(gpu, "full", start, body)
+        except NotUnderstood:
+            connection.execute("DELETE FROM samples WHERE seq = ?", (seq,))
 
 
 def forget(connection: sqlite3.Connection, settings: Settings, utc: float) -> int:

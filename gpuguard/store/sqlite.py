@@ -115,12 +115,12 @@ class SqliteStore(Queries):
                     self._condense(utc)
                     samples.forget(connection, self._settings, utc)
                 connection.execute("COMMIT")
-            except (sqlite3.Error, NotUnderstood) as error:
+            except BaseException as error:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-                if isinstance(error, NotUnderstood):
-                    raise StoreFailed(f"{self._path}: {error}; move the file aside to begin anew") from error
-                raise failed(error, self._path, "write") from error
+                if isinstance(error, sqlite3.Error):
+                    raise failed(error, self._path, "write") from error
+                raise
 
     def close(self) -> None:
         """Everything is folded into the one file, and the folder is free for another agent."""

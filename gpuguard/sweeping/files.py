@@ -58,8 +58,14 @@ def whole(text: str) -> int | None:
 
 
 def listed(folder: str | Path) -> list[str]:
-    """The names in a folder in their order; none where it cannot be listed."""
+    """The names in a folder in their order; none where there is no such folder, and none of bytes that no name of the
+    kernel's has.
+
+    Raises  ReadFailed where there is one that cannot be listed: an empty answer would say that nothing is there
+    """
     try:
-        return sorted(os.listdir(folder))
-    except OSError:
+        return sorted(name for name in os.listdir(folder) if name.isascii())
+    except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise ReadFailed(f"{folder} cannot be listed: {error.strerror}") from error

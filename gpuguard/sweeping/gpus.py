@@ -16,10 +16,13 @@ GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
 
 
 def is_gpu(device: Path) -> bool:
-    """Whether sysfs shows an NVIDIA GPU here. Its vendor and class are the kernel's copy: no access to the device."""
+    """Whether sysfs shows an NVIDIA GPU here. Its vendor and class are the kernel's copy: no access to the device.
+
+    Raises  ReadFailed where it cannot be told
+    """
     try:
         return read_text(device / "vendor") == VENDOR_NVIDIA and read_text(device / "class").startswith(GPU_CLASSES)
-    except (Absent, ReadFailed):
+    except Absent:
         return False
 
 
@@ -39,7 +42,10 @@ class Bus:
         self._others: set[str] = set()  # names that are no GPU; what is unplugged is forgotten
 
     def gpus(self) -> dict[PciAddress, Path]:
-        """The folder of each GPU by its address."""
+        """The folder of each GPU by its address.
+
+        Raises  ReadFailed where the bus cannot be read: a GPU that was not seen once must not be taken for none
+        """
         names = listed(self._devices)
         self._others.intersection_update(names)
         found = {}

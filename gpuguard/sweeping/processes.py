@@ -56,12 +56,17 @@ def parse_stat(text: bytes) -> Process | None:
 def sees_host(proc: Path) -> bool:
     """Whether all processes of the host can be seen: not from a container, nor with hidepid.
 
+    Raises  ReadFailed where that cannot be told
     Source  kernel/kthread.c: kthreadd is pid 2 in the first namespace; proc(5), hidepid
     """
     try:
         return read_bytes(proc / str(KTHREADD) / "stat", STAT_BYTES).startswith(b"2 (kthreadd) ")
-    except (Absent, ReadFailed):
+    except Absent:
         return False
+    except ReadFailed as error:
+        if isinstance(error.__cause__, PermissionError):
+            return False
+        raise
 
 
 class Processes:
@@ -83,7 +88,8 @@ class Processes:
     def stats(self) -> Iterator[bytes]:
         """What each stat file says that can be read; a process that ends meanwhile is left out.
 
-        Raises  ReadFailed where the folder cannot be listed
+        Raises  ReadFailed where the folder cannot be listed, or no file can be opened: that nobody is seen then does
+                not say that nobody is there
         """
         try:
             names = os.listdir(self._proc)
@@ -99,8 +105,10 @@ class Processes:
             # Not read_bytes: this runs a thousand times a sweep.
             try:
                 file = os.open(f"{self._proc}/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
+            except OSError as error:
+                raise ReadFailed(f"{self._proc}/{name}/stat cannot be opened: {error.strerror}") from error
             try:
                 text = os.read(file, STAT_BYTES)
             except OSError:

@@ -22,6 +22,8 @@ from gpuguard.sources.dcgm.fields import BY_NAME_ON_PAGE, fill
 
 # 16 GPUs with every field, eight MIG instances each and the labels of Kubernetes stay below 4 MiB.
 LARGEST = 8 * 2**20
+# 64 GPUs with seven instances each. Anybody on the node may listen where nobody does, and make up as many as he likes.
+MOST_SUBJECTS = 512
 
 Finder = Callable[[str], PciAddress | None]
 
@@ -129,7 +131,9 @@ def samples(text: str) -> Iterator[Sample]:
     Raises  NotUnderstood for a line that is not of the format, with the line
     """
     seen: dict[str, dict[str, str]] = {}  # all lines of a GPU have the same labels
-    for number, line in enumerate(text.splitlines(), start=1):
+    # By line feeds alone: a label may hold any other of the characters that splitlines takes for the end of a line.
+    for number, whole in enumerate(text.split("\n"), start=1):
+        line = whole.removesuffix("\r")
         if not line.strip() or line.startswith("#"):
             continue
         match = _LINE.match(line)
@@ -156,11 +160,11 @@ def _labels(text: str, line: str) -> dict[str, str]:
 
 def _number(text: str, line: str) -> int | float:
     """Whole numbers stay whole: a blank of 64 bits must not be rounded."""
-    if _WHOLE.match(text):
-        return int(text)
     try:
-        return float(text)
-    except ValueError as error:
+        if "_" in text:  # of Python's numbers alone
+            raise ValueError(text[:40])
+        return int(text) if _WHOLE.match(text) else float(text)
+    except ValueError as error:  # also of thousands of digits
         raise NotUnderstood(f"{text[:40]!r} on the page is no number", line) from error
 
 
@@ -179,6 +183,8 @@ def rows(text: str, find: Finder) -> dict[SubjectId, Values]:
         if sample.printed not in whose:
             whose[sample.printed] = _subject(sample.labels, find)
         subject = whose[sample.printed]
+        if len(found) > MOST_SUBJECTS:
+            raise NotUnderstood(f"the page tells of more than {MOST_SUBJECTS} GPUs and instances", text[:80])
         if subject is not None:
             fill(found.setdefault(subject, {}), field, sample.value, "mig" if subject.startswith("mig:") else "gpu")
     return {subject: values for subject, values in found.items() if values}
@@ -190,7 +196,7 @@ def _subject(labels: Mapping[str, str], find: Finder) -> SubjectId | None:
     instance = labels.get("GPU_I_ID", "")
     if pci is None or not instance:
         return None if pci is None else gpu(pci)
-    if not instance.isdecimal():
+    if not instance.isdecimal() or len(instance) > 9:
         raise NotUnderstood(f"GPU_I_ID {instance[:40]!r} on the page is no number", instance)
     return SubjectId(f"mig:{pci}/{int(instance)}")
 

@@ -130,7 +130,10 @@ class Machine:
         return rows
 
     def look(self) -> Seen:
-        """All that profiles are matched by."""
+        """All that profiles are matched by.
+
+        Raises  ReadFailed: who cannot be read is not missing
+        """
         gpus, switches = [], []
         for name in listed(self._root / DEVICES):
             folder = self._root / DEVICES / name
@@ -143,7 +146,7 @@ class Machine:
                     gpus.append(_device(pci, folder))
                 elif kind.startswith(SWITCH_CLASS):
                     switches.append(_device(pci, folder))
-            except (Absent, ReadFailed, NotUnderstood):
+            except (Absent, NotUnderstood):
                 continue  # unplugged meanwhile, or a bridge of odd firmware
         return Seen(
             gpus=tuple(gpus), switches=tuple(switches), vendor=self._firmware("sys_vendor"),

@@ -234,6 +234,7 @@ class Gpu:
     mig_pending: int | None = None
     instances: list[Instance] = field(default_factory=list)
     code: int = 0  # why it could not be read as a whole; 0 while it can
+    named: bool = True  # the UUID is its own; false where another GPU tells the same one, or it tells none
 
     @property
     def layout(self) -> tuple[object, ...]:

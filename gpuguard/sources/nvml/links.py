@@ -5,6 +5,7 @@ each generation ends up with its own. What the fields do not give, the older cal
 the error counters up to Hopper.
 """
 
+import math
 from collections.abc import Sequence
 
 from gpuguard.model.readings import Scalar, Values
@@ -54,7 +55,7 @@ def read_links(row: Values, gpu: Gpu, library: Library, counts: Counts) -> None:
                 _sum(row, readings.column(name), found, counts)
     for field, column in readings.RATES.items():
         if field in kinds:
-            rates = [readings.unpack_rate(int(v)) for v in kinds[field] if not isinstance(v, NvmlError)]
+            rates = [readings.unpack_rate(packed) for v in kinds[field] if (packed := _whole(v)) is not None]
             counts.put(row, column, max(rates) if len(rates) == len(kinds[field]) else None)
     versions = _calls(gpu, VERSION_CALL, (), library, links=1)
     if versions is not None and not isinstance(versions[0], NvmlError):
@@ -68,7 +69,11 @@ def _count(gpu: Gpu, library: Library, counts: Counts) -> int | None:
     except NvmlError as error:
         value = error
     if not isinstance(value, NvmlError):
-        return min(int(value), MOST_LINKS)
+        number = _whole(value)
+        if number is None or number < 0:
+            counts.rejected += 1
+            return None
+        return min(number, MOST_LINKS)
     if value.code not in ABSENT_CODES:
         counts.failed({}, (), value)
         return None
@@ -142,7 +147,16 @@ def _state(state: Value, counts: Counts) -> int | None:
         if state.code not in ABSENT_CODES:
             counts.failed({}, (), state)
         return None
-    return int(int(state) in readings.LINK_UP)
+    number = _whole(state)
+    if number is None:
+        counts.rejected += 1
+        return None
+    return int(number in readings.LINK_UP)
+
+
+def _whole(value: Value) -> int | None:
+    """The value as a whole number; None for an error, and for a number that is none: NaN, or without an end."""
+    return int(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _bytes(row: Values, kinds: dict[int, Kind], counts: Counts) -> None:

@@ -31,6 +31,7 @@ from gpuguard.sources.nvml.library import (
     NOT_FOUND,
     NOT_SUPPORTED,
     TIMEOUT,
+    UNKNOWN,
     XID_EVENT,
     Answer,
     Device,
@@ -58,7 +59,8 @@ from gpuguard.sources.nvml.shapes import (
 
 INSUFFICIENT_SIZE = 7
 TEXT_BYTES = 256
-MOST_PROCESSES = 4096
+MOST_PROCESSES = 16384
+MOST_GPUS, MOST_PARTS = 1024, 64  # of a machine, and of a GPU; nvml.h knows of 7 MIG devices at most
 SHORTEST_WINDOW, LONGEST_WINDOW = 0.1, 600.0  # seconds that a GPM metric can be over: its counters move every 100 ms
 BATCHES_KEPT = 128  # buffers of different lists of fields; each GPU has some three
 
@@ -177,6 +179,8 @@ class Live:
     def devices(self) -> Sequence[Listed]:
         """Every GPU of the list; a pointer that was seen before is the same device as long as its UUID is."""
         self._ask("nvmlDeviceGetCount_v2", byref(self._uint))
+        if self._uint.value > MOST_GPUS:
+            raise NvmlError(UNKNOWN)  # to go through four billion of them would take the memory of the node
         found = []
         pointers: dict[int, _Handle] = {}
         for index in range(self._uint.value):
@@ -207,7 +211,7 @@ class Live:
         assert isinstance(device, _Handle)
         self._ask("nvmlDeviceGetMaxMigDeviceCount", device.pointer, byref(self._uint))
         found = []
-        for index in range(self._uint.value):
+        for index in range(min(self._uint.value, MOST_PARTS)):
             try:
                 self._ask("nvmlDeviceGetMigDeviceHandleByIndex", device.pointer, c_uint(index), byref(self._pointer))
                 pointer = c_void_p(self._pointer.value)

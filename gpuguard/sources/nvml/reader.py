@@ -6,6 +6,7 @@ by its UUID, wherever the list has it now:
     listed, answers          its row says gpu_up 1
     answers lost or reset    its row says gpu_up 0 and NVML's code, nothing else
     seen before, not listed  its row says gpu_up 0 under its last address, until another GPU sits there
+    UUID of another, or none its row has no UUID; its address tells it apart
     moved, listed otherwise  its row goes with it; what identifies is read anew
     held                     it is not touched and has no row
 
@@ -14,7 +15,7 @@ Only what ends NVML as a whole (the driver is gone, or is another version) leave
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from gpuguard.errors import NotUnderstood
@@ -33,6 +34,7 @@ from gpuguard.sources.nvml.library import (
     WHOLE_GPU,
     Device,
     Library,
+    Listed,
     NvmlError,
 )
 from gpuguard.sources.nvml.links import read_links
@@ -110,7 +112,8 @@ class Reader:
         """`_gpus` are those that are listed now; what moved or was cut up anew is known anew."""
         found: dict[str, Gpu] = {}
         self._listing_error = self._nameless = 0
-        for listed in self._library.devices():
+        listing = self._library.devices()
+        for listed in listing:
             if listed.device is None:
                 if listed.error in FATAL_CODES:
                     raise NvmlError(listed.error)
@@ -120,6 +123,9 @@ class Reader:
                 continue
             uuid = listed.device.uuid
             known = self._gpus.get(uuid)
+            if not uuid or uuid in found or (known is not None and _is_of_another(listed.device, known, listing)):
+                self._list_twin(listed.device, listed.index, found)
+                continue
             if known is not None and known.device is listed.device and known.index == listed.index:
                 found[uuid] = known
                 continue
@@ -137,8 +143,20 @@ class Reader:
         self._gpus = found
         taken = {one.pci for one in found.values()}
         for uuid, one in found.items():
-            self._seen[uuid] = one.pci
+            if one.named:
+                self._seen[uuid] = one.pci
         self._seen = {uuid: pci for uuid, pci in self._seen.items() if uuid in found or pci not in taken}
+
+    def _list_twin(self, device: Device, index: int, found: dict[str, Gpu]) -> None:
+        """A GPU without a UUID, or with that of another one, is found by its address: it too is to be watched."""
+        known = next((one for one in self._gpus.values() if one.device is device and one.index == index), None)
+        if known is None:
+            self.changed = True
+            known = self._meet(device, index)
+            self.counts.rejected += 1
+        if known is not None:
+            known.named = False
+            found[f"{device.uuid}@{known.pci}"] = known
 
     def _meet(self, device: Device, index: int) -> Gpu | None:
         """The GPU behind a handle; None where it does not even tell its address and never did."""
@@ -226,7 +244,7 @@ class Reader:
                     one.code = error.code
                     if rate == "slow":
                         continue  # who it was stays known
-                    row, others = _lost(one.uuid, error.code) if rate == "fast" else {}, {}
+                    row, others = _lost(one.uuid if one.named else None, error.code) if rate == "fast" else {}, {}
             rows[gpu(one.pci)] = row
             rows.update(others)
         if rate == "fast":
@@ -269,7 +287,7 @@ class Reader:
     def _read_fast(self, one: Gpu, row: Values, others: Rows) -> None:
         row["gpu_up"] = 1
         row["nvml_error"] = 0
-        row["gpu_uuid"] = one.uuid
+        row["gpu_uuid"] = one.uuid if one.named else None
         row["gpu_index"] = one.index
         library, counts = self._library, self.counts
         one.fast_fields.read(row, library, one.device, counts)
@@ -375,7 +393,7 @@ class Reader:
         return name if name not in NO_TEXT else None
 
     def _read_slow(self, one: Gpu, row: Values, others: Rows) -> None:
-        row["gpu_uuid"] = one.uuid
+        row["gpu_uuid"] = one.uuid if one.named else None
         row["gpu_index"] = one.index
         if one.pci_id is not None:
             row["gpu_pci_id"] = one.pci_id
@@ -472,5 +490,12 @@ def _mig(one: Gpu, number: int) -> SubjectId:
     return SubjectId(f"mig:{one.pci}/{number}")
 
 
-def _lost(uuid: str, code: int) -> Values:
+def _is_of_another(device: Device, known: Gpu, listing: Sequence[Listed]) -> bool:
+    """Whether the GPU that had this device's UUID before has it still, so that here it is wrong."""
+    return known.device is not device and any(
+        other.device is known.device and known.device.uuid == device.uuid for other in listing
+    )
+
+
+def _lost(uuid: str | None, code: int) -> Values:
     return {"gpu_up": 0, "nvml_error": code, "gpu_uuid": uuid}

@@ -7,7 +7,7 @@ import pytest
 
 from gpuguard import cli
 from gpuguard.commands import gpus
-from gpuguard.model.health import Snapshot
+from gpuguard.model.health import Snapshot, SubjectView
 from gpuguard.model.ids import SubjectId
 from gpuguard.model.readings import Group, Values
 from gpuguard.runtime import board
@@ -150,3 +150,19 @@ def test_a_pause_must_be_one(text: str) -> None:
 def test_an_agent_that_does_not_answer_is_no_snapshot() -> None:
     assert board.ask_agent("127.0.0.1:1") is None
     assert board.ask_agent("nonsense") is None
+
+
+@pytest.mark.parametrize(
+    ("values", "state", "code"), [({}, "unknown", 1), ({"gpu_up": 0}, "unknown", 1), ({"gpu_up": 1}, "healthy", 0)]
+)
+def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], values: Values, state: str, code: int
+) -> None:
+    told = with_readings()
+    name = SubjectId(FIRST)
+    view = SubjectView(id=name, state="healthy", remedy="none", uuid=None, serial=None, findings=())
+    groups = {key: msgspec.structs.replace(group, values=values) for key, group in told.readings[name].items()}
+    told = msgspec.structs.replace(told, subjects=(view,), readings={name: groups} if values else {})
+    monkeypatch.setattr(board, "measured", lambda parts, **rest: (told, "agent"))
+    assert cli.run(["gpus", "--config", "/dev/null"]) == code
+    assert capsys.readouterr().out.splitlines()[1].split()[1] == state

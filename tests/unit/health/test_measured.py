@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpuguard.health.decide import decide
+from gpuguard.health.identity import RETIRED_KEPT
 from gpuguard.health.state import Health
 from gpuguard.model.events import AnyEvent
 from gpuguard.model.findings import Finding
@@ -228,3 +229,12 @@ def test_a_check_that_crashes_on_a_row_is_a_finding_against_itself() -> None:
     )
     assert decision.failed == ("broken",)
     assert [s.finding.code for s in health.subject(GPU).standing] == ["hot"]
+
+
+def test_a_library_that_tells_another_uuid_each_time_fills_no_memory() -> None:
+    health = Health(now=instant(0.0))
+    for number in range(RETIRED_KEPT + 50):
+        health, _ = decide(health, sweep({GPU: {"gpu_uuid": f"GPU-{number}"}}, 10.0 + number), (), ACTING)
+    assert len(health.retired) == RETIRED_KEPT
+    assert "GPU-0" not in health.retired, "the one that was put aside longest ago goes first"
+    assert f"GPU-{RETIRED_KEPT + 48}" in health.retired

@@ -79,3 +79,12 @@ def test_a_disk_that_refuses_costs_the_oldest_minutes_alone() -> None:
     assert len(shelf.kept) == WAITING + 1
     assert shelf.kept[0].columns["power_watts"] == (5.0,)
     assert kept.failure == ""
+
+
+def test_it_is_told_whenever_the_store_refuses_and_when_it_takes_again() -> None:
+    shelf, told = Shelf(), []
+    kept = Course(shelf, ("power_watts",), str, told.append)  # type: ignore[arg-type]  # the one method it calls
+    for number in range(6):
+        shelf.full = number in (1, 2, 3)
+        kept.take(sweep({GPU: {"power_watts": 1.0}}, FIRST + 60.0 * number))
+    assert told == ["no space left", "no space left", "no space left", ""]

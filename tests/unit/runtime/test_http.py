@@ -1,6 +1,7 @@
 """/metrics: what is served, what is refused."""
 
 import contextlib
+import errno
 import http.client
 import select
 import socket
@@ -9,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from socketserver import TCPServer
 
 import pytest
 from prometheus_client.core import Metric
@@ -16,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuguard.errors import ConfigInvalid, ReadFailed
 from gpuguard.model.units import Seconds
-from gpuguard.runtime.http import PEERS, MetricsServer, metrics_page, parse_address
+from gpuguard.runtime.http import CANNOT_ACCEPT, PEERS, MetricsServer, metrics_page, parse_address
 from gpuguard.runtime.plugins import shelf
 from tests.support.snapshots import full
 
@@ -156,3 +158,21 @@ def test_addresses_are_understood(text: str, address: tuple[str, int]) -> None:
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigInvalid, match="HOST:PORT"):
         parse_address(text)
+
+
+def test_who_cannot_be_let_in_keeps_no_processor_busy(server: MetricsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[float] = []
+
+    def full(self: TCPServer) -> None:
+        tries.append(time.monotonic())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TCPServer, "get_request", full)
+        with socket.create_connection(server.address):
+            ends = time.monotonic() + 5.0
+            while len(tries) < 3 and time.monotonic() < ends:
+                select.select([], [], [], 0.02)
+    assert len(tries) >= 3, "who waits at the door is let in as soon as that can be"
+    assert tries[2] - tries[0] >= 2 * 0.9 * CANNOT_ACCEPT
+    assert get(server, "/metrics")[0] == 200

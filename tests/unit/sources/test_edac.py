@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuguard.errors import Absent
+from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.ids import NODE
 from gpuguard.runtime.clock import ManualClock
 from gpuguard.sources.edac import Edac, Settings, build, read_machine_checks
@@ -59,3 +59,9 @@ def test_a_machine_that_counts_nothing_is_absent(tmp_path: Path) -> None:
         build(Settings(), tmp_path, ManualClock()).run(lambda batch: None, None)
     with pytest.raises(ValueError, match="above 0"):
         Settings(every=0.0)  # type: ignore[arg-type]
+
+
+def test_a_machine_whose_counters_cannot_be_read_is_not_absent(tmp_path: Path) -> None:
+    (tmp_path / "proc/interrupts").mkdir(parents=True)
+    with pytest.raises(ReadFailed):
+        Edac(Settings(), tmp_path).sweep(ManualClock().now())

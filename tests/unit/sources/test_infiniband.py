@@ -1,11 +1,13 @@
 """Ports of InfiniBand and RoCE adapters: values, refusals, adapters that hang or go, modules."""
 
+import errno
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
-from gpuguard.errors import Absent
+from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.model.readings import Values
 from gpuguard.runtime.clock import ManualClock
@@ -170,3 +172,16 @@ def test_of_two_ports_nothing_tells_whose_module_it_is(tmp_path: Path) -> None:
 def test_settings_that_could_spin() -> None:
     with pytest.raises(ValueError, match="above 0"):
         Settings(every=0.0)  # type: ignore[arg-type]
+
+
+def test_adapters_that_cannot_be_listed_are_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter(tmp_path)
+    ports = Infiniband(Settings(), tmp_path)
+    ports.sweep(NOW)
+
+    def full(folder: object) -> list[str]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "listdir", full)
+    with pytest.raises(ReadFailed):
+        ports.sweep(NOW)

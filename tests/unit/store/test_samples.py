@@ -2,6 +2,7 @@
 
 import math
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,30 @@ def test_what_is_kept_takes_no_more_than_two_hundred_megabytes(tmp_path: Path, c
     assert pages * size < 1.5 * (full + hour) + 400_000
     defaults = Settings()
     assert defaults.samples_bytes + defaults.max_bytes < 200e6
+
+
+@pytest.mark.parametrize("body", [b"\x00garbage", b"", "text", 5, 2.5, zlib.compress(b"\x93\x90\xc4\x03abc\x90")])
+def test_a_damaged_row_is_a_gap_and_costs_nothing_else(store: SqliteStore, clock: ManualClock, body: object) -> None:
+    for number in range(60):
+        store.keep_samples([minute("GPU-1", NOON + 60.0 * number)])
+        clock.advance(60.0)
+    store._connection.execute("UPDATE samples SET body = ? WHERE start_utc = ?", (body, NOON + 600.0))
+    assert len(store.samples("GPU-1", "full", NOON, NOON + 3600.0)) == 59
+    store._connection.execute("UPDATE samples SET body = ? WHERE start_utc >= ?", (body, NOON + 1800.0))
+    for number in range(3):
+        store.keep_samples([minute("GPU-1", NOON + 3600.0 + 60.0 * number)])
+        clock.advance(60.0)
+    (hour,) = store.samples("GPU-1", "minute", 0.0, 2e9)
+    assert len(hour.offsets) == 29
+    assert len(store.samples("GPU-1", "full", NOON + 3600.0, 2e9)) == 3
+
+
+def test_an_hour_of_which_nothing_can_be_read_holds_up_no_later_one(store: SqliteStore, clock: ManualClock) -> None:
+    store.keep_samples([minute("GPU-1", NOON)])
+    store._connection.execute("UPDATE samples SET body = 'text'")
+    clock.advance(3600.0)
+    store.keep_samples([minute("GPU-1", NOON + 3600.0)])
+    clock.advance(3600.0)
+    for _ in range(3):
+        store.keep_samples([minute("GPU-1", NOON + 7200.0)])
+    assert [hour.start for hour in store.samples("GPU-1", "minute", 0.0, 2e9)] == [NOON + 3600.0]

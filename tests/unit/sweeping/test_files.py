@@ -1,5 +1,7 @@
 """Files of the kernel: read, absent, unreadable, not understood."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,15 @@ def test_names_in_order(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert listed(tmp_path) == ["a", "b"]
     assert listed(tmp_path / "none") == []
+    assert listed(tmp_path / "a") == []
+    (tmp_path / os.fsdecode(b"\xff")).touch()
+    assert listed(tmp_path) == ["a", "b"], "no name of the kernel's: it could be neither printed nor sent"
+
+
+def test_a_folder_that_cannot_be_listed_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: object) -> list[str]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "listdir", full)
+    with pytest.raises(ReadFailed, match="Too many open files"):
+        listed(tmp_path)

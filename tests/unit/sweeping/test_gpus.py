@@ -3,6 +3,9 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
+from gpuguard.errors import ReadFailed
 from gpuguard.sweeping.gpus import Bus
 from tests.support.trees import gpu_device, put
 
@@ -20,3 +23,17 @@ def test_gpus_come_and_go(tmp_path: Path) -> None:
     assert set(bus.gpus()) == {"0000:1b:00.0"}
     gpu_device(tmp_path, "0000:1c:00.0")
     assert set(bus.gpus()) == {"0000:1b:00.0", "0000:1c:00.0"}
+
+
+def test_a_gpu_that_could_not_be_read_once_is_not_taken_for_another_device(tmp_path: Path) -> None:
+    folder = gpu_device(tmp_path, "0000:1b:00.0")
+    vendor = folder / "vendor"
+    said = vendor.read_text()
+    vendor.unlink()
+    vendor.mkdir()
+    bus = Bus(tmp_path)
+    with pytest.raises(ReadFailed):
+        bus.gpus()
+    vendor.rmdir()
+    vendor.write_text(said)
+    assert set(bus.gpus()) == {"0000:1b:00.0"}

@@ -1,5 +1,7 @@
 """Processes: names that hold anything, and threads of the kernel that are asked once."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,23 @@ def test_one_process_and_none(tmp_path: Path) -> None:
     assert looks.stat(33) is None
     with pytest.raises(ReadFailed):
         list(Processes(tmp_path / "none").stats())
+
+
+@pytest.mark.parametrize(("number", "seen"), [(errno.EACCES, False), (errno.ENOENT, False), (errno.EMFILE, None)])
+def test_nobody_seen_for_want_of_files_is_not_nobody_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, seen: bool | None
+) -> None:
+    looks = Processes(host(tmp_path) / "proc")
+
+    def refuse(path: object, flags: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "open", refuse)
+    if seen is None:
+        with pytest.raises(ReadFailed):
+            sees_host(tmp_path / "proc")
+        with pytest.raises(ReadFailed):
+            list(looks.stats())
+    else:
+        assert sees_host(tmp_path / "proc") is seen
+        assert list(looks.stats()) == []

@@ -20,7 +20,7 @@ from gpuguard.model.units import Seconds
 from gpuguard.runtime.clock import SystemClock
 from gpuguard.sources.dcgm import Settings, build
 from gpuguard.sources.dcgm.fields import FIELDS, is_blank
-from gpuguard.sources.dcgm.page import Target, fetch, parse_url, rows, samples
+from gpuguard.sources.dcgm.page import MOST_SUBJECTS, Target, fetch, parse_url, rows, samples
 from tests.support.machines import copied, gpus, machine
 
 UUID = "GPU-73ab4876-7734-47c1-87fd-e805ec99108d"
@@ -149,11 +149,20 @@ def test_without_an_address_the_uuid_tells_whose_it_is() -> None:
         'DCGM_FI_DEV_GPU_TEMP{gpu="0"}\n',
         'DCGM_FI_DEV_GPU_TEMP{pci_bus_id="over there"} 5\n',
         line("DCGM_FI_PROF_SM_ACTIVE", "0.5", OLD + ',GPU_I_ID="one"'),
+        line("DCGM_FI_PROF_SM_ACTIVE", "0.5", OLD + f',GPU_I_ID="{"9" * 5000}"'),
+        line("DCGM_FI_DEV_GPU_TEMP", "9" * 5000),
+        line("DCGM_FI_DEV_GPU_TEMP", "1_0"),
+        "".join(line("DCGM_FI_DEV_GPU_TEMP", "40", f'pci_bus_id="{n:04x}:01:00.0"') for n in range(MOST_SUBJECTS + 2)),
     ],
 )
 def test_a_page_of_another_form_is_not_guessed_at(text: str) -> None:
     with pytest.raises(NotUnderstood):
         rows(text, nobody)
+
+
+def test_only_a_line_feed_ends_a_line() -> None:
+    job = OLD + ',job="one\u2028two\x0b"'
+    assert of(line("DCGM_FI_DEV_GPU_TEMP", "40", job).replace("\n", "\r\n")) == {"temperature_celsius": 40.0}
 
 
 @given(st.text(max_size=200))

@@ -501,3 +501,37 @@ def test_the_number_of_processes_is_absent_where_nvml_does_not_tell() -> None:
 def test_a_fake_is_a_library() -> None:
     library: Library = FakeLibrary([])
     assert Reader(library, Path("/nonexistent")).sweep("fast").keys() == {"node"}
+
+
+def test_two_gpus_of_one_uuid_are_both_watched(both: Any) -> None:
+    one, other = _gpu(1, "00000000:1B:00.0"), _gpu(1, "00000000:43:00.0", calls={"nvmlDeviceGetPowerUsage": 1000})
+    reader = Reader(both(_machine(one, other)), Path("/nonexistent"))
+    for _ in range(2):
+        rows = reader.sweep("fast")
+        assert (rows[A]["power_watts"], rows[B]["power_watts"]) == (412.5, 1.0)
+        assert (rows[A]["gpu_uuid"], rows[B]["gpu_uuid"]) == ("GPU-1", None)
+        assert (rows["node"]["gpus_visible"], rows["node"]["gpus_lost"]) == (2, 0)
+    assert not reader.changed
+    assert set(reader.known) == {"GPU-1"}
+
+
+def test_a_gpu_that_tells_anothers_uuid_or_none_takes_nobodys_place() -> None:
+    library = library_of(_machine())
+    reader = Reader(library, Path("/nonexistent"))
+    reader.sweep("fast")
+    for told in ("GPU-2", ""):
+        library.gpus[0].uuid = told
+        rows = reader.sweep("fast")
+        assert (rows[A]["gpu_up"], rows[A]["gpu_uuid"], rows[B]["gpu_uuid"]) == (1, None, "GPU-2")
+    library.gpus[0].uuid = "GPU-1"
+    assert reader.sweep("fast")[A]["gpu_uuid"] == "GPU-1"
+    assert reader.known == {"GPU-1": "0000:1b:00.0", "GPU-2": "0000:43:00.0"}
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf")])
+def test_a_link_field_that_is_no_number_is_unknown_and_costs_nothing_else(odd: float) -> None:
+    fields = {"165/0": 1, "165/1": odd, "220/0": odd, "220/1": 0x50C}
+    row = _rows(library_of(_links({}, fields)), "medium")[A]
+    assert (row["nvlink_up"], row["nvlinks_active"], row["nvlink_effective_ber"]) == ((1, None), None, None)
+    row = _rows(library_of(_links({}, {"91": odd})), "medium")[A]
+    assert "nvlink_up" not in row
