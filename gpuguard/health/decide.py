@@ -309,19 +309,21 @@ class _Desk:
 
     def _hear_level(self, finding: Finding, event: Sweep) -> None:
         """A measured finding is news when it comes, goes, changes its weight, or needs no witness any more; a person's
-        word on it holds until it was gone once. A latched one does not end because nothing is measured any more."""
+        word on it holds until it was gone once or is graver. A latched one does not end because nothing is measured any
+        more."""
         subject = self.subjects.get(finding.subject)
         standing = subject.standing if subject is not None else ()
         known = next((s for s in standing if s.finding.code == finding.code), None)
         if not finding.stands:
             if known is not None and not known.finding.latched:
                 self._hear(finding)
-            elif subject is not None and finding.code in subject.accepted:
-                accepted = tuple(code for code in subject.accepted if code != finding.code)
-                self._put(msgspec.structs.replace(subject, accepted=accepted))
+            elif subject is not None and subject.accepted:
+                self._forget_word(subject, finding)
             return
-        if subject is not None and finding.code in subject.accepted:
-            return
+        if subject is not None and subject.accepted:
+            if machine.is_accepted(subject, finding):
+                return
+            self._forget_word(subject, finding)
         if known is not None and _as_grave(known.finding, finding):
             return
         clears = tuple(clear for clear in finding.clears if clear != "quiet")
@@ -330,6 +332,10 @@ class _Desk:
                 finding, at=event.at, source=event.source, because=(event.id,), level=True, clears=clears
             )
         )
+
+    def _forget_word(self, subject: SubjectHealth, finding: Finding) -> None:
+        if (left := machine.without_word(subject, finding.code)) is not subject:
+            self._put(left)
 
     def _hear(self, finding: Finding) -> None:
         finding = policy.adjust(finding, self.event, self.settings)
