@@ -5,6 +5,7 @@ by its UUID, wherever the list has it now:
 
     listed, answers          its row says gpu_up 1
     answers lost or reset    its row says gpu_up 0 and NVML's code, nothing else
+    answers only errors      the same
     seen before, not listed  its row says gpu_up 0 under its last address, until another GPU sits there
     moved, listed otherwise  its row goes with it; what identifies is read anew
     held                     it is not touched and has no row
@@ -222,7 +223,7 @@ class Reader:
                 if error.code in FATAL_CODES:
                     raise
                 self.counts.errors += 1
-                if error.code in LOST_CODES:
+                if error.code in LOST_CODES or rate == "fast":
                     one.code = error.code
                     if rate == "slow":
                         continue  # who it was stays known
@@ -261,20 +262,24 @@ class Reader:
         return {
             **self._versions,
             "gpus_visible": visible,
-            "gpus_lost": missing + len(self._gpus) - visible,
+            "gpus_lost": missing + sum(1 for one in self._gpus.values() if one.code in LOST_CODES),
             "rejected_samples_total": self.counts.rejected,
             "collect_errors_total": self.counts.errors,
         }
 
     def _read_fast(self, one: Gpu, row: Values, others: Rows) -> None:
+        """Raises  NvmlError where the GPU is lost, and where it answered nothing but errors."""
         row["gpu_up"] = 1
         row["nvml_error"] = 0
         row["gpu_uuid"] = one.uuid
         row["gpu_index"] = one.index
         library, counts = self._library, self.counts
+        itself, errors = len(row), counts.errors
         one.fast_fields.read(row, library, one.device, counts)
         one.fast.read(row, library, one.device, counts)
         one.metrics.read(row, library, one.device, counts)
+        if counts.errors != errors and all(value is None for value in list(row.values())[itself:]):
+            raise NvmlError(counts.last)
         if one.mig_mode == 1:
             self._read_instances(one, others)
 
