@@ -181,15 +181,20 @@ class _Desk:
         self.readings = readings
 
     def _identify(self, learned: Health) -> None:
-        for name, subject in learned.subjects.items():
-            known = self.subjects.get(name)
-            if known is not subject:
-                self.touched.setdefault(name, [])
-            if known is not None and known.uuid is not None and known.uuid != subject.uuid:
-                # What was counted of the GPU that was there says nothing of the one that is.
-                self.memory = {key: memory for key, memory in self.memory.items() if key[1] != name}
-        if learned.subjects is not self.subjects:
-            self.subjects = dict(learned.subjects)
+        before, now = self.subjects, learned.subjects
+        if now is not before:
+            for name, subject in now.items():
+                if before.get(name) is not subject:
+                    self.touched.setdefault(name, [])
+            others = {
+                name for name, known in before.items()
+                if known.uuid is not None and (name not in now or now[name].uuid != known.uuid)
+            }  # fmt: skip
+            # What was counted and measured of the GPU that was there says nothing of the one that is, or will be.
+            if others:
+                self.memory = {key: memory for key, memory in self.memory.items() if key[1] not in others}
+                self.readings = {name: groups for name, groups in self.readings.items() if name not in others}
+            self.subjects = dict(now)
         self.retired, self.identified = learned.retired, learned.identified
 
     def _age(self) -> None:

@@ -223,6 +223,24 @@ def test_what_was_remembered_of_one_gpu_is_not_held_against_the_next_in_its_plac
     assert node.health.memory["hot", GPU] == Looked(looks=1)
 
 
+def test_nor_what_was_measured_of_it() -> None:
+    node = Node()
+    node.tell(sweep({GPU: {"gpu_uuid": "GPU-1", "remap_banks_none": 2}}, 1.0, rate="slow"))
+    node.measure(2.0, {"temperature_celsius": 50, "gpu_uuid": "GPU-1"})
+    assert "remap_banks_none" in node.hot.shown[-1].values
+    node.measure(3.0, {"temperature_celsius": 50, "gpu_uuid": "GPU-2"})
+    assert "remap_banks_none" not in node.hot.shown[-1].values
+
+
+def test_nor_what_was_remembered_of_one_that_went_elsewhere() -> None:
+    node = Node()
+    node.hot = Counting()
+    node.measure(1.0, {"temperature_celsius": 50, "gpu_uuid": "GPU-1"})
+    node.tell(sweep({OTHER: {"temperature_celsius": 50, "gpu_uuid": "GPU-1"}}, 2.0))
+    node.measure(3.0, {"temperature_celsius": 50, "gpu_uuid": "GPU-2"})
+    assert node.health.memory["hot", GPU] == Looked(looks=1)
+
+
 def test_each_gpu_has_a_row_of_its_own() -> None:
     node = Node()
     node.tell(sweep({GPU: {"temperature_celsius": 95}, OTHER: {"temperature_celsius": 40}}, 1.0))
