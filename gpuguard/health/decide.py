@@ -516,7 +516,10 @@ def _is_news(old: Standing | None, new: Standing) -> bool:
 
 
 def _as_grave(old: Finding, new: Finding) -> bool:
-    return machine.weight(old) == machine.weight(new) and old.self_evident == new.self_evident
+    """Whether nothing about it changed that anything is decided by."""
+    return machine.weight(old) == machine.weight(new) and (old.self_evident, old.latched) == (
+        new.self_evident, new.latched,
+    )  # fmt: skip
 
 
 def _against_itself(check: str, error: Exception, event: AnyEvent) -> Finding:
