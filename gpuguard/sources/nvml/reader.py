@@ -13,7 +13,6 @@ by its UUID, wherever the list has it now:
 Only what ends NVML as a whole (the driver is gone, or is another version) leaves `sweep`; the rest is in the rows.
 """
 
-import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -37,12 +36,10 @@ from gpuguard.sources.nvml.library import (
     NvmlError,
 )
 from gpuguard.sources.nvml.links import read_links
+from gpuguard.sweeping.files import listed
+from gpuguard.sweeping.gpus import DEVICES, is_gpu
 
 Rows = dict[SubjectId, Values]
-
-BUS = "sys/bus/pci/devices"
-VENDOR_NVIDIA = "0x10de"
-GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
 
 PROCESS_LISTS = (
     ("compute", "nvmlDeviceGetComputeRunningProcesses_v3"),
@@ -72,7 +69,7 @@ class Reader:
 
     def __init__(self, library: Library, root: Path, known: Mapping[str, PciAddress] | None = None) -> None:
         self._library = library
-        self._proc, self._bus = root / "proc", root / BUS
+        self._proc, self._bus = root / "proc", root / DEVICES
         self._seen: dict[str, PciAddress] = dict(known or {})
         self._gpus: dict[str, Gpu] = {}
         self._listing_error = 0
@@ -440,22 +437,21 @@ class Reader:
 def gpus_on_bus(bus: Path) -> list[PciAddress]:
     """The addresses of NVIDIA's GPUs, but for those that another driver has, as one that is passed to a guest."""
     found = []
-    try:
-        names = sorted(os.listdir(bus))
-    except OSError:
-        return []
-    for name in names:
+    for name in listed(bus):
         try:
-            if (bus / name / "vendor").read_text(encoding="ascii").strip() != VENDOR_NVIDIA:
-                continue
-            if not (bus / name / "class").read_text(encoding="ascii").startswith(GPU_CLASSES):
-                continue
-            with contextlib.suppress(FileNotFoundError):  # no driver: it may have let go of what it lost
-                if os.path.basename(os.readlink(bus / name / "driver")) != "nvidia":
-                    continue
-            found.append(parse_pci_address(name))
-        except (OSError, UnicodeDecodeError, NotUnderstood):
-            continue  # gone meanwhile, or no device of ours
+            pci = parse_pci_address(name)
+        except NotUnderstood:
+            continue  # a bridge of odd firmware
+        if not is_gpu(bus / name):
+            continue
+        try:
+            driver = os.path.basename(os.readlink(bus / name / "driver"))
+        except FileNotFoundError:
+            driver = "nvidia"  # it may have let go of what it lost
+        except OSError:
+            continue  # gone meanwhile
+        if driver == "nvidia":
+            found.append(pci)
     return found
 
 
