@@ -108,24 +108,24 @@ class Reader:
         """`_gpus` are those that are listed now; what moved or was cut up anew is known anew."""
         found: dict[str, Gpu] = {}
         self._listing_error = self._nameless = 0
-        for listed in self._library.devices():
-            if listed.device is None:
-                if listed.error in FATAL_CODES:
-                    raise NvmlError(listed.error)
+        for place in self._library.devices():
+            if place.device is None:
+                if place.error in FATAL_CODES:
+                    raise NvmlError(place.error)
                 self.counts.errors += 1
-                self._listing_error = listed.error
+                self._listing_error = place.error
                 self._nameless += 1
                 continue
-            uuid = listed.device.uuid
+            uuid = place.device.uuid
             known = self._gpus.get(uuid)
-            if known is not None and known.device is listed.device and known.index == listed.index:
+            if known is not None and known.device is place.device and known.index == place.index:
                 found[uuid] = known
                 continue
             # Listed elsewhere, or again: it may have been moved, reset or replaced, so its calls are tried anew.
             self.changed = True
             if known is not None:
                 self._library.forget(known.device)
-            fresh = self._meet(listed.device, listed.index)
+            fresh = self._meet(place.device, place.index)
             if fresh is not None:
                 found[uuid] = fresh
         for uuid, gone in self._gpus.items():
