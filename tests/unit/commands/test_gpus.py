@@ -97,7 +97,7 @@ def test_json_has_everything_that_was_measured(capsys: pytest.CaptureFixture[str
     [
         ({}, "healthy", ""),
         ({FIRST: {"gpu_index": 0, "gpu_up": 0, "gpu_uuid": "GPU-1"}}, "unknown", "tells nothing of 1 of 2 GPUs"),
-        ({FIRST: {"nvlinks_expected": 18}, SECOND: {}}, "healthy", "nothing is measured: the driver does not answer"),
+        ({FIRST: {"nvlinks_expected": 18}, SECOND: {}}, "unknown", "nothing is measured: the driver does not answer"),
     ],
 )
 def test_a_gpu_that_tells_nothing_is_a_row_of_question_marks(
@@ -114,7 +114,7 @@ def test_a_gpu_that_tells_nothing_is_a_row_of_question_marks(
     assert told in out
     assert max(map(len, out.splitlines())) <= 80
     assert first.index("/") == second.index("/") > head.index("POWER")
-    assert second.split()[1] == "healthy"
+    assert second.split()[1] == ("healthy" if SECOND not in rows else "unknown")
 
 
 def test_no_gpu_is_a_refusal_with_a_next_step(
@@ -153,7 +153,8 @@ def test_an_agent_that_does_not_answer_is_no_snapshot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "state", "code"), [({}, "unknown", 1), ({"gpu_up": 0}, "unknown", 1), ({"gpu_up": 1}, "healthy", 0)]
+    ("values", "state", "code"),
+    [({}, "unknown", 1), ({"gpu_up": 0}, "unknown", 1), ({"temperature_celsius": 40}, "healthy", 0)],
 )
 def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], values: Values, state: str, code: int
@@ -165,4 +166,4 @@ def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
     told = msgspec.structs.replace(told, subjects=(view,), readings={name: groups} if values else {})
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (told, "agent"))
     assert cli.run(["gpus", "--config", "/dev/null"]) == code
-    assert capsys.readouterr().out.splitlines()[1].split()[1] == state
+    assert capsys.readouterr().out.splitlines()[2].split()[1] == state
