@@ -50,6 +50,8 @@ IMPLIES: dict[Clear, tuple[Clear, ...]] = {
 LOG_SOURCES = ("kmsg", "journal", "logfile")
 # A syslog file takes what any user gives to `logger -t kernel`: alone it proves nothing.
 HEARSAY = "logfile"
+# The driver's library tells the number of an Xid, and none of the words and registers that a log has of it.
+WITNESS = "nvml"
 BECAUSE_KEPT = 8
 APPLIED_KEPT = 32
 CLEARED_KEPT = 32
@@ -106,13 +108,7 @@ def observe(
             secondary_to=secondary_to, fresh=fresh, raw=raw,
         )  # fmt: skip
         return msgspec.structs.replace(subject, standing=(*subject.standing, new))
-    worse, milder = weight(finding) > weight(old.finding), weight(finding) < weight(old.finding)
-    if finding.level:
-        # What is measured is as grave as it was measured last.
-        worse, milder = True, False
-    # A second witness of the same line confirms it; it does not make it two.
-    counts = finding.source == old.finding.source or worse
-    newest = finding if worse or finding.code in DRIVERS_WORDS else old.finding
+    newest, counts, milder = _heard(old.finding, finding)
     later = seconds_between(old.last, finding.at)
     new = msgspec.structs.replace(
         old,
@@ -127,6 +123,21 @@ def observe(
         raw=raw or old.raw,
     )
     return msgspec.structs.replace(subject, standing=tuple(new if s is old else s for s in subject.standing))
+
+
+def _heard(old: Finding, new: Finding) -> tuple[Finding, bool, bool]:
+    """Which of two reports of one code stands, whether the new one is one more, and whether it is the milder."""
+    if new.level:
+        # What is measured is as grave as it was measured last.
+        return new, True, False
+    if old.source != new.source and WITNESS in (old.source, new.source):
+        # It confirms the same line: what the log says of it counts, and one line does not become two.
+        return (old if new.source == WITNESS else new), False, False
+    worse, milder = weight(new) > weight(old), weight(new) < weight(old)
+    # A word of the driver's of less severity is one whose number was cut off: it says nothing.
+    word = new.code in DRIVERS_WORDS and SEVERITIES.index(new.severity) >= SEVERITIES.index(old.severity)
+    # A second witness of the same line confirms it; it does not make it two.
+    return (new if worse or word else old), old.source == new.source or worse, milder
 
 
 def weight(finding: Finding | Accepted) -> tuple[int, int]:

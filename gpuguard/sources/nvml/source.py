@@ -57,6 +57,7 @@ CHILD = "gpuguard.sources.nvml.child"
 RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
 HOLDS_GPU = frozenset({79})
 HOLDS_NODE = frozenset({119, 120})
+RECOVERY_CHANGED = 154
 INTERVALS = 3  # a row is good for so many: one sweep may be late, and one be lost
 FIRST_WINDOW = 0.2  # seconds between the first two looks; the counters behind GPM are renewed every 100 ms
 TELLS_WITHIN = 0.3  # seconds for a stuck child to say where; that thread is not stuck
@@ -487,6 +488,8 @@ class Nvml:
         parsed = Parsed(kind="xid", xid=report.xid, pci=report.pci, detail=detail)
         if report.xid in HOLDS_GPU | HOLDS_NODE:
             self._hold(report.xid, report.pci, now.mono + self._settings.hold_for)
+        if report.xid == RECOVERY_CHANGED:
+            self._asked = True  # the event does not say to what; the next fast sweep does
         raw = f"NVML event: Xid {report.xid}"
         self._hand_over(LogLine(id=self._id(now, "xid"), at=now, source=NAME, parsed=parsed, raw=raw))
 

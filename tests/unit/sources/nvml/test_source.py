@@ -324,6 +324,15 @@ def test_the_drivers_events_are_a_second_witness() -> None:
     assert second.parsed.detail == {}
 
 
+def test_that_the_recovery_action_changed_brings_the_next_fast_sweep_at_once() -> None:
+    """The event does not say to what."""
+    desk = Desk()
+    child = desk.child()
+    child.at = [(1002.5, Xid(154, PCI))]
+    desk.run(4.0)
+    assert [sweep.at.mono for sweep in desk.sweeps()] == [1000.0, 1002.5]
+
+
 def test_an_event_during_a_sweep_is_told_before_it() -> None:
     desk = Desk()
     desk.child(lambda r: [Xid(63, PCI), *answers(r)] if isinstance(r, Look) and r.rate == "slow" else answers(r))
