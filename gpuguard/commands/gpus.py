@@ -188,7 +188,7 @@ def _state(view: "SubjectView | None", values: "Values") -> str:
     """The verdict; one that nothing stands against is not well as long as it does not answer, or nobody asked it."""
     if view is not None and view.state != "healthy":
         return view.state
-    return "healthy" if values and values.get("gpu_up", 1) == 1 else "unknown"
+    return "healthy" if _is_measured(values) else "unknown"
 
 
 def _mig(snapshot: "Snapshot", gpu: "SubjectId") -> "list[Values]":

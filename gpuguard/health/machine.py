@@ -17,7 +17,7 @@ import msgspec
 
 from gpuguard.incident.ranks import LOST
 from gpuguard.model.findings import REMEDIES, SEVERITIES, Clear, Finding, Remedy
-from gpuguard.model.health import STATES, Applied, Cleared, Incident, Standing, State, SubjectHealth
+from gpuguard.model.health import STATES, Accepted, Applied, Cleared, Incident, Standing, State, SubjectHealth
 from gpuguard.model.ids import BootId
 from gpuguard.model.instants import Instant, seconds_between
 
@@ -129,7 +129,7 @@ def observe(
     return msgspec.structs.replace(subject, standing=tuple(new if s is old else s for s in subject.standing))
 
 
-def weight(finding: Finding) -> tuple[int, int]:
+def weight(finding: Finding | Accepted) -> tuple[int, int]:
     """How grave a finding is, to compare two of one code."""
     return SEVERITIES.index(finding.severity), remedy_rank(finding.remedy)
 
@@ -172,11 +172,22 @@ def withdraw(subject: SubjectHealth, code: str, at: Instant) -> SubjectHealth:
 
 
 def accept(subject: SubjectHealth, code: str, at: Instant) -> SubjectHealth:
-    """A person cleared the finding; one that is measured is told again only after it was gone once."""
-    level = any(s.finding.code == code and s.finding.level for s in subject.standing)
-    subject = withdraw(subject, code, at)
-    accepted = (*subject.accepted, code) if level and code not in subject.accepted else subject.accepted
-    return msgspec.structs.replace(subject, accepted=accepted)
+    """A person cleared the finding; one that is measured is told again when it was gone once, or becomes graver."""
+    levels = [s.finding for s in subject.standing if s.finding.code == code and s.finding.level]
+    subject = without_word(withdraw(subject, code, at), code)
+    words = tuple(Accepted(code=code, severity=level.severity, remedy=level.remedy) for level in levels)
+    return msgspec.structs.replace(subject, accepted=(*subject.accepted, *words)) if words else subject
+
+
+def is_accepted(subject: SubjectHealth, finding: Finding) -> bool:
+    """Whether a person's word covers a measured finding as grave as it is now."""
+    return any(word.code == finding.code and weight(finding) <= weight(word) for word in subject.accepted)
+
+
+def without_word(subject: SubjectHealth, code: str) -> SubjectHealth:
+    """A person's word on this finding holds no longer; the same subject where there was none."""
+    left = tuple(word for word in subject.accepted if word.code != code)
+    return subject if len(left) == len(subject.accepted) else msgspec.structs.replace(subject, accepted=left)
 
 
 def _ended(subject: SubjectHealth, codes: Iterable[str], at: Instant) -> SubjectHealth:

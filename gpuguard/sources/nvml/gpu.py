@@ -34,6 +34,7 @@ class Counts:
 
     errors: int = 0
     rejected: int = 0
+    last: int = 0  # the newest of the errors
 
     def put(self, row: Values, where: Column, raw: object) -> None:
         """The column has the raw value in base units; unknown where that cannot be."""
@@ -53,6 +54,7 @@ class Counts:
         if error.code in ENDS:
             raise error
         self.errors += 1
+        self.last = error.code
         for where in columns:
             row.setdefault(where.name, None)
 

@@ -49,6 +49,7 @@ from gpuguard.sources.nvml.protocol import (
     decode_report,
     encode,
 )
+from gpuguard.sources.nvml.rates import Rates
 
 NAME = "nvml"
 RECORDING = "nvml.json"
@@ -158,6 +159,7 @@ class Nvml:
         self._held: dict[PciAddress, float] = {}
         self._node_held = 0.0
         self._waits_for_window = False  # some activity was not known at the last look
+        self._rates = Rates()
         self._taken = 0
         self._due = 0
         self._dues: dict[Rate, float] = {}  # when the next sweep of each class is due; empty before the first
@@ -451,7 +453,10 @@ class Nvml:
             self._waits_for_window = any(
                 "sm_active_ratio" in row and row["sm_active_ratio"] is None for row in report.rows.values()
             )
-        self._sweep_of(self._clock.now(), rate, report.rows)
+        at = self._clock.now()
+        if rate == "fast":
+            self._rates.fill(report.rows, at.mono)
+        self._sweep_of(at, rate, report.rows)
         return report.changed
 
     def _wait_while_held(self) -> None:

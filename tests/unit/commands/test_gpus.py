@@ -101,7 +101,7 @@ def test_json_has_everything_that_was_measured(capsys: pytest.CaptureFixture[str
         ({FIRST: {"gpu_index": 0, "power_limit_watts": 700.0}}, "unknown", "tells nothing of 1 of 2 GPUs"),
         (
             {FIRST: {"nvlinks_expected": 18, "gpu_up": 1}, SECOND: {}},
-            "healthy",
+            "unknown",
             "nothing is measured: the driver does not answer",
         ),
     ],
@@ -120,7 +120,7 @@ def test_a_gpu_that_tells_nothing_is_a_row_of_question_marks(
     assert told in out
     assert max(map(len, out.splitlines())) <= 80
     assert first.index("/") == second.index("/") > head.index("POWER")
-    assert second.split()[1] == "healthy" or not rows.get(SECOND, BUSY)
+    assert second.split()[1] == ("healthy" if SECOND not in rows else "unknown")
 
 
 def test_a_hang_is_told_below_a_table_that_is_not_too_old_yet(
@@ -173,7 +173,8 @@ def test_an_agent_that_does_not_answer_is_no_snapshot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "state", "code"), [({}, "unknown", 1), ({"gpu_up": 0}, "unknown", 1), ({"gpu_up": 1}, "healthy", 0)]
+    ("values", "state", "code"),
+    [({}, "unknown", 1), ({"gpu_up": 0}, "unknown", 1), ({"gpu_up": 1, "temperature_celsius": 40}, "healthy", 0)],
 )
 def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], values: Values, state: str, code: int

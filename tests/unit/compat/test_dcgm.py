@@ -122,6 +122,14 @@ def test_a_mig_instance_has_rows_of_its_own() -> None:
     assert f"DCGM_FI_DEV_XID_ERRORS{instance}" not in told
 
 
+def test_rates_that_were_made_of_counters_are_no_profiling() -> None:
+    """On Ampere without DCGM."""
+    counted: Values = {**IDENTITY, "nvlink_tx_bytes_per_second": 1024e6, "nvlink_rx_bytes_per_second": 0.0}
+    names = {row.partition("{")[0] for row in shown({GPU: counted})}
+    assert {name for name in names if "NVLINK" in name} == {"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"}
+    assert len([row for row in shown({GPU: {**counted, "graphics_active_ratio": None}}) if "NVLINK" in row]) == 3
+
+
 def test_a_site_spells_the_host_and_types_nvlink_as_it_likes() -> None:
     values: Values = {**IDENTITY, "nvlink_tx_bytes_per_second": 1.0, "nvlink_rx_bytes_per_second": 1.0}
     read = snapshot({"node": NODE, GPU: values})

@@ -66,6 +66,8 @@ GOOGLE, AZURE, QEMU = ("Google", "Google Compute Engine"), ("Microsoft Corporati
         (8, "2330", 4, H100_SWITCH, ("Example", "Server"), "hgx-h100-8", 8),
         (8, "2330", 4, H100_SWITCH, None, "hgx-h100-8", 8),
         (7, "2330", 4, H100_SWITCH, ("Example", "Server"), "hgx-h100-8", 8),
+        (4, "2330", 4, H100_SWITCH, ("Example", "Server"), "hgx-h100-8", 8),
+        (3, "20b0", 6, A100_SWITCH, ("Example", "Server"), "hgx-a100-8", 8),
         (8, "2330", 1, H100_SWITCH, ("Example", "Server"), "hgx-h100-8", 8),
         (8, "2330", 4, H100_SWITCH, ("NVIDIA", "DGXH100"), "dgx-h100", 8),
         (4, "2330", 0, "", ("Example", "Server"), "hgx-h100-4", 4),

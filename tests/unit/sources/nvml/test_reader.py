@@ -240,6 +240,22 @@ def test_a_lost_field_batch_is_a_lost_gpu() -> None:
     assert _rows(library)[A]["gpu_up"] == 0
 
 
+def test_a_gpu_that_answers_nothing_but_errors_does_not_answer_and_is_not_lost() -> None:
+    library = library_of(_machine())
+    reader = Reader(library, Path("/nonexistent"))
+    reader.sweep("fast")
+    good = dict(library.gpus[0].calls), dict(library.gpus[0].fields)
+    library.gpus[0].calls = {call: error(999) for call in good[0]}
+    library.gpus[0].fields = {entry: error(999) for entry in good[1]}
+    library.gpus[0].gpm = None
+    rows = reader.sweep("fast")
+    assert rows[A] == {"gpu_up": 0, "nvml_error": 999, "gpu_uuid": "GPU-1"}
+    assert rows[B]["gpu_up"] == 1
+    assert (rows["node"]["gpus_visible"], rows["node"]["gpus_lost"]) == (1, 0)
+    library.gpus[0].fields = {**library.gpus[0].fields, (82, 0): 70}
+    assert reader.sweep("fast")[A]["gpu_up"] == 1  # one answer is one
+
+
 def test_a_gpu_that_is_listed_no_more_is_lost_under_its_last_address() -> None:
     library = library_of(_machine())
     reader = Reader(library, Path("/nonexistent"))
