@@ -325,7 +325,7 @@ def _json(snapshot: "Snapshot", gpus: list[Gpu], taken_by: str, people: "Whose")
         "gpus": [
             {
                 "subject": name, "uuid": view.uuid if view is not None else values.get("gpu_uuid"),
-                "state": view.state if view is not None else "healthy",
+                "state": _state(view, values),
                 "findings": [finding.code for finding in view.findings] if view is not None else [],
                 "readings": dict(sorted(values.items())), "instances": _mig(snapshot, name),
                 "processes": _processes(snapshot, name, people),

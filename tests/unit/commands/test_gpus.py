@@ -187,3 +187,5 @@ def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (told, "agent"))
     assert cli.run(["gpus", "--config", "/dev/null"]) == code
     assert capsys.readouterr().out.splitlines()[2].split()[1] == state
+    cli.run(["gpus", "--config", "/dev/null", "--json"])
+    assert json.loads(capsys.readouterr().out)["gpus"][0]["state"] == state
