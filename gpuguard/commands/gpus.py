@@ -92,12 +92,23 @@ Gpu = tuple["SubjectId", "SubjectView | None", "Values"]
 def _gpus(snapshot: "Snapshot") -> Iterator[Gpu]:
     """Every GPU that is known, by its index: its name, verdict and measurements."""
     from gpuguard.model.ids import kind_of
-    from gpuguard.model.readings import merged
 
     views = {view.id: view for view in snapshot.subjects}
     names = sorted(name for name in {*views, *snapshot.readings} if kind_of(name) == "gpu")
-    found: list[Gpu] = [(name, views.get(name), merged(snapshot.readings.get(name, {}), snapshot.at)) for name in names]
+    found: list[Gpu] = [(name, views.get(name), _measured(snapshot, name)) for name in names]
     yield from sorted(found, key=lambda gpu: (_number(gpu[2], "gpu_index", 1e9), gpu[0]))
+
+
+def _measured(snapshot: "Snapshot", gpu: "SubjectId") -> "Values":
+    """What is known of the GPU. What the driver's library told slowly holds for long: without a quick answer it is not
+    known whether the GPU is up, whatever else still holds."""
+    from gpuguard.model.readings import merged
+
+    groups = snapshot.readings.get(gpu, {})
+    values = merged(groups, snapshot.at)
+    if "gpu_up" not in values and any(group.source == "nvml" for group in groups.values()):
+        values["gpu_up"] = None
+    return values
 
 
 def _number(values: "Mapping[str, Value]", name: str, otherwise: float) -> float:
@@ -112,7 +123,7 @@ def _page(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> str:
     from gpuguard.runtime.words import page
 
     rows = [line for gpu in gpus for line in (_row(*gpu), *_instances(snapshot, gpu[0]))]
-    below = [*_unmeasured(gpus), *_standing(gpus)]
+    below = [*(list(_hang(snapshot)) or _unmeasured(gpus)), *_standing(gpus)]
     parts = [*_machine(snapshot, gpus), HEAD, *rows, *([""] if below else []), *below]
     return page([*parts, *_who(snapshot, gpus, people)])
 
@@ -135,7 +146,7 @@ def _machine(snapshot: "Snapshot", gpus: list[Gpu]) -> list[str]:
 
 def _is_measured(values: "Values") -> bool:
     """Whether the driver told anything of the GPU that is not too old."""
-    return values.get("gpu_up") != 0 and not SHOWN.isdisjoint(values)
+    return values.get("gpu_up", 1) == 1 and not SHOWN.isdisjoint(values)
 
 
 def _unmeasured(gpus: list[Gpu]) -> Iterator[str]:
@@ -216,6 +227,17 @@ def _links(values: "Mapping[str, Value]") -> str:
     expected = _shown(values, "nvlinks_expected", "{:.0f}")
     whole = expected if expected not in "-?" else (str(len(links)) if isinstance(links, tuple) else "-")
     return active if whole == "-" else f"{active}/{whole}"
+
+
+def _hang(snapshot: "Snapshot") -> Iterator[str]:
+    """That the driver hangs: nothing in the table says so while it is not too old."""
+    from gpuguard.model.ids import NODE
+    from gpuguard.runtime.words import paragraph
+
+    for view in snapshot.subjects:
+        for finding in view.findings if view.id == NODE else ():
+            if finding.check == "nvml_unresponsive":
+                yield from paragraph(f"node {finding.severity} {finding.code}: {finding.reason}", hanging=2)
 
 
 def _standing(gpus: list[Gpu]) -> Iterator[str]:
@@ -303,7 +325,7 @@ def _json(snapshot: "Snapshot", gpus: list[Gpu], taken_by: str, people: "Whose")
         "gpus": [
             {
                 "subject": name, "uuid": view.uuid if view is not None else values.get("gpu_uuid"),
-                "state": view.state if view is not None else "healthy",
+                "state": _state(view, values),
                 "findings": [finding.code for finding in view.findings] if view is not None else [],
                 "readings": dict(sorted(values.items())), "instances": _mig(snapshot, name),
                 "processes": _processes(snapshot, name, people),

@@ -382,7 +382,7 @@ def _is_plain(source: Mapping[str, Any]) -> bool:  # Any: JSON mixes types
 
 
 def _source(source: Mapping[str, Any]) -> str:  # Any: JSON mixes types
-    from gpuguard.runtime.words import date
+    from gpuguard.runtime.words import date, times
 
     words = [f"{source['name']} {source['level']}" if not source.get("unused") else f"{source['name']} not read"]
     if source["level"] != "watching" and source["reason"] and not source.get("unused"):
@@ -392,7 +392,7 @@ def _source(source: Mapping[str, Any]) -> str:  # Any: JSON mixes types
     if source["lost"]:
         words.append(f"lost {source['lost']:,}")
     if source["restarts"]:
-        words.append(f"restarted {source['restarts']} times")
+        words.append(f"restarted {times(source['restarts'])}")
     if source["cursor"] is not None:
         words.append(_cursor(**source["cursor"]))
     return "; ".join(words)

@@ -8,7 +8,7 @@ import pytest
 from gpuguard import cli
 from gpuguard.commands import gpus
 from gpuguard.model.health import Snapshot, SubjectView
-from gpuguard.model.ids import SubjectId
+from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.model.readings import Group, Values
 from gpuguard.runtime import board
 from gpuguard.runtime.words import date
@@ -26,6 +26,7 @@ BUSY: Values = {
 }  # fmt: skip
 # No NVLink, no SM counters; power was asked for without an answer.
 PLAIN: Values = {
+    "gpu_up": 1,
     "gpu_name": "NVIDIA H100 80GB HBM3", "gpu_index": 1, "temperature_celsius": 40, "power_watts": None,
     "utilization_ratio": 0.0,
 }  # fmt: skip
@@ -97,7 +98,12 @@ def test_json_has_everything_that_was_measured(capsys: pytest.CaptureFixture[str
     [
         ({}, "healthy", ""),
         ({FIRST: {"gpu_index": 0, "gpu_up": 0, "gpu_uuid": "GPU-1"}}, "unknown", "tells nothing of 1 of 2 GPUs"),
-        ({FIRST: {"nvlinks_expected": 18}, SECOND: {}}, "unknown", "nothing is measured: the driver does not answer"),
+        ({FIRST: {"gpu_index": 0, "power_limit_watts": 700.0}}, "unknown", "tells nothing of 1 of 2 GPUs"),
+        (
+            {FIRST: {"nvlinks_expected": 18, "gpu_up": 1}, SECOND: {}},
+            "unknown",
+            "nothing is measured: the driver does not answer",
+        ),
     ],
 )
 def test_a_gpu_that_tells_nothing_is_a_row_of_question_marks(
@@ -115,6 +121,20 @@ def test_a_gpu_that_tells_nothing_is_a_row_of_question_marks(
     assert max(map(len, out.splitlines())) <= 80
     assert first.index("/") == second.index("/") > head.index("POWER")
     assert second.split()[1] == ("healthy" if SECOND not in rows else "unknown")
+
+
+def test_a_hang_is_told_below_a_table_that_is_not_too_old_yet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = msgspec.structs.replace(
+        full().subjects[0].findings[0], subject=NODE, check="nvml_unresponsive", code="nvml_unresponsive",
+        severity="degraded", reason="nvmlDeviceGetPowerUsage hangs for 4 s",
+    )  # fmt: skip
+    node = msgspec.structs.replace(full().subjects[0], id=NODE, state="watched", findings=(finding,), index=None)
+    taken = msgspec.structs.replace(with_readings(), subjects=(node,))
+    monkeypatch.setattr(board, "measured", lambda parts, **rest: (taken, "agent"))
+    cli.run(["gpus", "--config", "/dev/null"])
+    assert "node degraded nvml_unresponsive: nvmlDeviceGetPowerUsage hangs for 4 s\n" in capsys.readouterr().out
 
 
 def test_no_gpu_is_a_refusal_with_a_next_step(
@@ -154,7 +174,7 @@ def test_an_agent_that_does_not_answer_is_no_snapshot() -> None:
 
 @pytest.mark.parametrize(
     ("values", "state", "code"),
-    [({}, "unknown", 1), ({"gpu_up": 0}, "unknown", 1), ({"temperature_celsius": 40}, "healthy", 0)],
+    [({}, "unknown", 1), ({"gpu_up": 0}, "unknown", 1), ({"gpu_up": 1, "temperature_celsius": 40}, "healthy", 0)],
 )
 def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], values: Values, state: str, code: int
@@ -167,3 +187,5 @@ def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (told, "agent"))
     assert cli.run(["gpus", "--config", "/dev/null"]) == code
     assert capsys.readouterr().out.splitlines()[2].split()[1] == state
+    cli.run(["gpus", "--config", "/dev/null", "--json"])
+    assert json.loads(capsys.readouterr().out)["gpus"][0]["state"] == state

@@ -89,7 +89,7 @@ def test_a_blind_source_is_told_with_its_reason_in_plain_letters(node: Machine, 
     )
     assert ask(node, "status") == 1
     text = capsys.readouterr().out
-    assert "kmsg blind; no right to read \\x1b[2J; lost 3; restarted 2 times" in " ".join(text.split())
+    assert "kmsg blind; no right to read \\x1b[2J; lost 3; restarted twice" in " ".join(text.split())
     assert "\x1b" not in text
 
 
