@@ -103,6 +103,8 @@ class Child:
             more = self._socket.recv(CHUNK)
         except BlockingIOError:
             return
+        except ConnectionError:  # it ended before it read what it was sent
+            raise Ended(self._how_it_ended()) from None
         except OSError as error:
             raise Ended(f"the child's socket broke: {error.strerror or error}") from error
         if not more:

@@ -108,7 +108,7 @@ def _record_nvml(folder: Path, root: Path, pace: "Pace", names: "Redaction", kep
     if failed:
         kept.missing[NVML] = f"{failed[0]}; `gpuguard selftest` tells whether the driver is there"
         return []
-    pids = write_nvml(folder, noted, root, pace, names)
+    pids = write_nvml(folder, noted, root, pace, names, kept)
     kept.gpus, kept.passes, kept.seconds = noted.gpus, pace.passes, noted.seconds
     kept.files += 1
     return pids

@@ -91,9 +91,14 @@ def ask_nvml(noted: Noted, root: Path, pace: Pace, tell: Callable[[str], None]) 
     noted.ask_once()
 
 
-def write_nvml(folder: Path, noted: Noted, root: Path, pace: Pace, names: Redaction) -> list[int]:
-    """nvml.json lies in the folder; gives the processes on the GPUs."""
+def write_nvml(
+    folder: Path, noted: Noted, root: Path, pace: Pace, names: Redaction, kept: Kept | None = None
+) -> list[int]:
+    """nvml.json lies in the folder; gives the processes on the GPUs. A GPU that nothing names is told as missing."""
     made = noted.recording(f"recorded by gpuguard {__version__}; names are invented", pace.every, _by_index(root))
+    nameless = noted.gpus - len(made["devices"])
+    if kept is not None and nameless > 0:
+        kept.missing[NVML] = f"{nameless} of {noted.gpus} GPUs: NVML lists them and tells neither UUID nor address"
     told = made["system"].get("nvmlSystemGetProcessName")
     if isinstance(told, dict):
         made["system"]["nvmlSystemGetProcessName"] = {

@@ -26,6 +26,7 @@ _OLD_MIG = re.compile(r"\bMIG-GPU-([0-9a-f-]{36})", re.ASCII)
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", re.ASCII)
 _NAME = re.compile(r"(\bname=)([^,]+)")
 _NUMBER = re.compile(r"\d+", re.ASCII)
+SHORTEST_SERIAL = 8  # with letters in it
 SHORTEST = 3  # a shorter name of a host would be found within words
 
 
@@ -50,8 +51,9 @@ class Redaction:
 
     def serial(self, old: str) -> str:
         """Another serial number of the same length; from now on it is replaced in texts as well."""
-        if old.isdigit() and set(old) != {"0"}:
-            number = int.from_bytes(self._digest(old)[:16], "big") % 10 ** len(old)
+        # NVIDIA's are digits; those of others' boards may not be. A short word might stand anywhere in a text.
+        if (len(old) >= SHORTEST_SERIAL and set(old) != {"0"}) or (old.isdigit() and set(old) != {"0"}):
+            number = int.from_bytes(self._digest(old), "big") % 10 ** len(old)
             self._serials[old] = f"{number:0{len(old)}d}"
         return self._serials.get(old, old)
 

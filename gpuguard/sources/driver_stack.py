@@ -205,7 +205,11 @@ class DriverStack:
             values["peermem_configured"] = int(is_listed(self._root, MODULES["nvidia_peermem"]))
         except ReadFailed:
             values["peermem_configured"] = None
-        loaded = parse_modules(read_bytes(self._root / "proc/modules", MODULES_BYTES).decode("ascii", "replace"))
+        try:
+            text = read_bytes(self._root / "proc/modules", MODULES_BYTES).decode("ascii", "replace")
+        except Absent:
+            return {}  # a kernel without modules, or one that does not show them
+        loaded = parse_modules(text)
         values.update({f"module_{name}_loaded": int(not loaded.isdisjoint(MODULES[name])) for name in MODULES})
         return values
 

@@ -75,3 +75,11 @@ def test_its_end_is_told(program: str, words: str) -> None:
 def test_a_program_that_is_not_there_is_told() -> None:
     with pytest.raises(ReadFailed, match="cannot start"):
         Child(("/nonexistent/program",))
+
+
+def test_the_end_of_one_that_did_not_read_what_it_was_sent_is_told() -> None:
+    child = _child("import select; select.select([0], [], []); raise SystemExit(4)")
+    child.send(b"x")
+    with pytest.raises(Ended, match="exit code 4"):
+        child.receive(10.0)
+    child.abandon()

@@ -169,6 +169,20 @@ def test_a_machine_without_nvml_is_recorded_in_part(tmp_path: Path) -> None:
     assert "Missing: nvml.json" in (tmp_path / "second/ORIGIN").read_text()
 
 
+def test_a_lost_gpu_that_nothing_names_is_told_as_missing(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(machine("h100x8-lost"), tmp_path / "first"))
+    shutil.rmtree(root / "proc/driver/nvidia/gpus")
+    names = ("--passes", "2", "--every", "0.2")
+    code, out, _ = called("record", str(tmp_path / "second"), "--root", str(root), *names)
+    assert code == 1
+    assert "1 of 8 GPUs" in out
+
+
+@pytest.mark.parametrize(("serial", "kept"), [("SN-ABC-0042", False), ("1650923000001", False), ("N/A", True)])
+def test_a_serial_with_letters_is_replaced_too(serial: str, kept: bool) -> None:
+    assert (Redaction(seed="a test").serial(serial) == serial) is kept
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, _, err = called("record", str(tmp_path / "file/made"), "--root", str(machine("l40sx4")))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuguard.errors import Absent
+from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.ids import NODE
 from gpuguard.runtime.clock import ManualClock
 from gpuguard.sources.driver_stack import (
@@ -123,6 +123,15 @@ def test_in_a_container_nothing_is_said_of_services(tmp_path: Path) -> None:
 def test_a_version_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "sys/module/nvidia/version").mkdir(parents=True)
     assert DriverStack(Settings(), tmp_path).sweep(NOW) == {NODE: {"driver_version": None}}
+
+
+def test_a_machine_whose_driver_cannot_be_looked_for_is_not_absent(tmp_path: Path) -> None:
+    (host(tmp_path) / "proc/modules").mkdir()
+    with pytest.raises(ReadFailed):
+        DriverStack(Settings(), tmp_path).sweep(NOW)
+    (tmp_path / "proc/modules").rmdir()
+    with pytest.raises(Absent):
+        DriverStack(Settings(), tmp_path).sweep(NOW)
 
 
 def test_a_machine_without_the_driver_is_absent(tmp_path: Path) -> None:
