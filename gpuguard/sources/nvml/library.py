@@ -34,6 +34,7 @@ UNKNOWN = 999
 # The machine, or its driver, does not do this: no error, and not asked again until the driver or its mode changes.
 ABSENT_CODES = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED})
 # Nothing can be asked of the GPU any more.
+USUAL_ERRORS = (GPU_IS_LOST, RESET_REQUIRED, UNKNOWN)  # counted from the start: a counter's first step is not missed
 LOST_CODES = frozenset({GPU_IS_LOST, RESET_REQUIRED})
 # Nothing can be asked of the library any more: another process may have more luck, later.
 FATAL_CODES = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH})

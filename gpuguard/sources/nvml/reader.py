@@ -31,6 +31,7 @@ from gpuguard.sources.nvml.library import (
     INVALID_ARGUMENT,
     LOST_CODES,
     NOT_FOUND,
+    USUAL_ERRORS,
     WHOLE_GPU,
     Device,
     Library,
@@ -103,7 +104,7 @@ class Reader:
             if error.code in FATAL_CODES:
                 raise
             if error.code not in ABSENT_CODES | {NOT_FOUND}:  # a process has gone meanwhile
-                self.counts.errors += 1
+                self.counts.erred(error.code)
             return None
 
     def _list(self) -> None:
@@ -115,7 +116,7 @@ class Reader:
             if place.device is None:
                 if place.error in FATAL_CODES:
                     raise NvmlError(place.error)
-                self.counts.errors += 1
+                self.counts.erred(place.error)
                 self._listing_error = place.error
                 self._nameless += 1
                 continue
@@ -151,7 +152,7 @@ class Reader:
         if known is None:
             self.changed = True
             known = self._meet(device, index)
-            self.counts.rejected += 1
+            self.counts.reject("gpu_uuid")
         if known is not None:
             known.named = False
             found[f"{device.uuid}@{known.pci}"] = known
@@ -168,10 +169,10 @@ class Reader:
         except NvmlError as error:
             if error.code in FATAL_CODES:
                 raise
-            self.counts.errors += 1
+            self.counts.erred(error.code)
             code = error.code
         except NotUnderstood:
-            self.counts.rejected += 1
+            self.counts.reject("gpu_pci_id")
         if pci is None:
             self._listing_error = code or self._listing_error
             self._nameless += 1
@@ -237,7 +238,7 @@ class Reader:
             except NvmlError as error:
                 if error.code in FATAL_CODES:
                     raise
-                self.counts.errors += 1
+                self.counts.erred(error.code)
                 if error.code in LOST_CODES or rate == "fast":
                     one.code = error.code
                     if rate == "slow":
@@ -278,8 +279,8 @@ class Reader:
             **self._versions,
             "gpus_visible": visible,
             "gpus_lost": missing + sum(1 for one in self._gpus.values() if one.code in LOST_CODES),
-            "rejected_samples_total": self.counts.rejected,
-            "collect_errors_total": self.counts.errors,
+            "rejected_samples_total": _by_name(self.counts.columns),
+            "collect_errors_total": _by_name({**dict.fromkeys(USUAL_ERRORS, 0), **self.counts.codes}),
         }
 
     def _read_fast(self, one: Gpu, row: Values, others: Rows) -> None:
@@ -435,7 +436,7 @@ class Reader:
             if error.code in LOST_CODES | FATAL_CODES:
                 raise
             if error.code not in ABSENT_CODES:
-                self.counts.errors += 1
+                self.counts.erred(error.code)
             return {}
         if not isinstance(attributes, dict):
             return {}
@@ -496,6 +497,11 @@ def _is_of_another(device: Device, known: Gpu, listing: Sequence[Listed]) -> boo
     return known.device is not device and any(
         other.device is known.device and known.device.uuid == device.uuid for other in listing
     )
+
+
+def _by_name(counts: Mapping[int, int] | Mapping[str, int]) -> tuple[str | int, ...]:
+    """Each name and its count, in turn."""
+    return tuple(part for name, count in sorted(counts.items()) for part in (str(name), count))
 
 
 def _lost(uuid: str | None, code: int) -> Values:
