@@ -248,6 +248,7 @@ class Nvml:
         if isinstance(report, Refused):
             self._part_with(child)
             if report.code == LIBRARY_NOT_FOUND:
+                self._tell_refused(report.code)
                 raise Absent("libnvidia-ml.so.1 is not installed; without NVIDIA's driver there is no GPU to look at")
             self._refused(report)
         return child
@@ -257,9 +258,12 @@ class Nvml:
         if child not in self._left and not child.stop(ENDS_WITHIN):
             self._left.append(child)
 
+    def _tell_refused(self, code: int) -> None:
+        self._sweep_of(self._clock.now(), "fast", {NODE: {"nvml_init_error": code, **self._counts()}})
+
     def _refused(self, report: Refused) -> None:
         """Raises ReadFailed, after the node's row said why."""
-        self._sweep_of(self._clock.now(), "fast", {NODE: {"nvml_init_error": report.code, **self._counts()}})
+        self._tell_refused(report.code)
         words = {
             9: "the NVIDIA driver is not loaded: see `dmesg | grep NVRM`",
             18: "driver and library are of different versions: reboot, or reload the driver",
