@@ -259,7 +259,7 @@ class Nvml:
             self._left.append(child)
 
     def _tell_refused(self, code: int) -> None:
-        self._sweep_of(self._clock.now(), "fast", {NODE: {"nvml_init_error": code, **self._counts()}})
+        self._tell_failure({"nvml_init_error": code, **self._counts()})
 
     def _refused(self, report: Refused) -> None:
         """Raises ReadFailed, after the node's row said why."""
@@ -321,18 +321,23 @@ class Nvml:
         wait = min(self._settings.longest_wait, self._settings.first_wait * 2.0 ** min(in_a_row - 1, 30))
         self._hang = _Hang(asked, now.mono, call, in_a_row, wait)
         self._hanging = True
-        self._tell_hung(wait)
+        self._tell_hung()
 
-    def _tell_hung(self, wait: float) -> None:
-        """The node's row says that NVML hangs; good until after the next try."""
+    def _tell_hung(self) -> None:
+        """The node's row says that NVML hangs; good until after the next try, whenever supervision makes it."""
         assert self._hang is not None
         now = self._clock.now()
         row: Values = {
             "nvml_hung": 1, "nvml_hung_for_seconds": round(now.mono - self._hang.asked, 3),
             "nvml_hung_call": self._hang.call, **self._counts(),
         }  # fmt: skip
-        good_for = wait + self._settings.init_deadline + INTERVALS * self._settings.fast
-        self._sweep_of(now, "fast", {NODE: row}, good_for)
+        self._tell_failure(row)
+
+    def _tell_failure(self, row: Values) -> None:
+        settings = self._settings
+        good_for = settings.longest_wait + settings.init_deadline + INTERVALS * settings.fast
+        event = self._sweep(self._clock.now(), "fast", {NODE: row}, good_for)
+        self._emit(Batch(source=NAME, events=(event,), alive=False))
 
     def _wait_out_hang(self) -> None:
         """It is time to try again after a hang; the node's row says that it still stands.
@@ -349,9 +354,9 @@ class Nvml:
             # One that not even SIGKILL ends is stuck in the driver, where the next would be too.
             wait = settings.longest_wait if self._left else hang.wait
             self._pause(min(settings.fast, hang.judged + wait - now))
+            self._count_missed(self._clock.now().mono)
+            self._tell_hung()
         self._left = [left for left in self._left if not left.gone()]
-        self._count_missed(now)
-        self._tell_hung(settings.longest_wait)
         if self._left:
             hang.judged = now
             raise ReadFailed(
@@ -480,10 +485,11 @@ class Nvml:
             "samples_taken_total": self._taken,
         }
 
-    def _sweep_of(self, now: Instant, rate: Rate, rows: dict[SubjectId, Values], good_for: float | None = None) -> None:
-        valid_for = INTERVALS * self._settings.every(rate) if good_for is None else good_for
-        event = Sweep(id=self._id(now, rate), at=now, source=NAME, rate=rate, valid_for=valid_for, rows=rows)
-        self._hand_over(event)
+    def _sweep_of(self, now: Instant, rate: Rate, rows: dict[SubjectId, Values]) -> None:
+        self._hand_over(self._sweep(now, rate, rows, INTERVALS * self._settings.every(rate)))
+
+    def _sweep(self, now: Instant, rate: Rate, rows: dict[SubjectId, Values], good_for: float) -> Sweep:
+        return Sweep(id=self._id(now, rate), at=now, source=NAME, rate=rate, valid_for=good_for, rows=rows)
 
     def _witness(self, report: Xid) -> None:
         """The core has a second witness of an Xid."""
