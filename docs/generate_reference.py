@@ -29,6 +29,7 @@ from gpuguard.runtime import plugins
 from gpuguard.runtime.assembly import quantities, sections
 from gpuguard.runtime.assets import asset
 from gpuguard.runtime.config import load_config
+from gpuguard.sources.dcgm.fields import FIELDS as DCGM_FIELDS
 from tests.support.snapshots import full
 
 FOLDER = Path(__file__).resolve().parent / "reference"
@@ -246,8 +247,9 @@ def metrics() -> str:
         "bytes, hertz, watts, joules, degrees Celsius, ratios from 0 to 1.\n",
     ]  # fmt: skip
     modules = plugins.shelf("gpuguard.sources")
-    # What is declared for all readers of GPUs; of the node, NVML's source alone tells how it fares with the driver.
-    readers = {q.name: ["nvml"] if q.of == "node" else ["nvml", "dcgm"] for q in GPU_QUANTITIES}
+    # What is declared for all readers of GPUs: NVML's source reads all of it, DCGM's what its fields fill.
+    fields = {f"{prefix}{field.column}" for field in DCGM_FIELDS for prefix in ("", "mig_")}
+    readers = {q.name: ["nvml", "dcgm"] if q.name in fields else ["nvml"] for q in GPU_QUANTITIES}
     for name, module in modules.items():
         for quantity in getattr(module, "QUANTITIES", ()):
             readers.setdefault(quantity.name, []).append(name)

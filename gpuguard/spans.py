@@ -43,18 +43,31 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class Counter(msgspec.Struct, frozen=True, kw_only=True):
     """The last value of a counter and its growth within a window.
 
-    What it showed when it was first seen is no growth, and a value below the last one is a reset.
+    What it showed when it was first seen is no growth, and a value below the last one is a reset. `looked` is when
+    somebody looked, to within the window, where that is of interest.
     """
 
     last: float | None = None
     steps: tuple[Step, ...] = ()
+    looked: Instant | None = None
 
-    def seen(self, value: float | None, at: Instant, within: float) -> "Counter":
-        """With a new value; growth older than `within` seconds is forgotten."""
+    def seen(self, value: float | None, at: Instant, within: float, *, as_rate: bool = False) -> "Counter":
+        """With a new value; growth older than `within` seconds is forgotten.
+
+        Where it is taken `as_rate`, what it grew by while nobody looked, as while the agent was away for a day, counts
+        with the share that falls into the window: it is no burst of this moment.
+        """
         if value is None:
             return self
         value = float(value)
         by = 0.0 if self.last is None or value < self.last else value - self.last
+        looked = self.looked
+        if as_rate:
+            unseen = None if looked is None else seconds_between(looked, at)
+            if unseen is None or unseen >= within:
+                looked = at
+            if unseen is not None and unseen > 2 * within:
+                by *= within / unseen
         steps = self.steps
         if steps and not _recent(steps[0], at, within):
             steps = tuple(step for step in steps if _recent(step, at, within))
@@ -64,7 +77,9 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
                 steps = (*steps[:-1], Step(at=newest.at, by=newest.by + by))
             else:
                 steps = (*steps, Step(at=at, by=by))[-PIECES - 1 :]
-        return self if value == self.last and steps is self.steps else Counter(last=value, steps=steps)
+        if value == self.last and steps is self.steps and looked is self.looked:
+            return self
+        return Counter(last=value, steps=steps, looked=looked)
 
     def growth(self) -> float:
         """How much it grew within the window."""

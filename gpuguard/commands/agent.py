@@ -1,9 +1,11 @@
 """The daemon: watches this node, decides, and writes down what must be done.
 
 Observe-only unless the configuration says `[policy] mode = "drain"`. Reads the kernel log from its beginning, keeps
-its memory in the state directory and serves /metrics on loopback. `--root` plays a recorded machine.
+its memory in the state directory and serves /metrics on loopback. `--root` plays a recorded machine, whose faults are
+none of this node's: it wants a memory of its own, and takes no configuration but one that is named.
 """
 
+import os
 from argparse import ArgumentParser, Namespace
 
 EXAMPLE = "gpuguard agent --state-dir ./state --listen 127.0.0.1:9818"
@@ -42,7 +44,12 @@ def run(args: Namespace) -> int:
             parse_address(args.listen)
         except ConfigInvalid as error:
             raise UsageError(f"--{error}") from error
-    parts = assemble(Path(args.config) if args.config else None)
+    config = Path(args.config) if args.config else None
+    if root != Path("/") and config is None:
+        if not args.state_dir:
+            raise UsageError(f"--root: the memory of this node is not that of {root}; add --state-dir DIR")
+        config = Path(os.devnull)
+    parts = assemble(config)
     clock = SystemClock(root)
     set_up_log(clock, form="json" if args.json else "auto", level=parts.agent.log_level)
     listen = args.listen if args.listen is not None else parts.agent.listen

@@ -74,7 +74,9 @@ def run(args: Namespace) -> int:
 
     doubt = ""
     try:
-        args.state_dir = args.state_dir or _state_dir(args.config)
+        # This machine's memory is not a recorded one's.
+        if args.root == "/" or args.config:
+            args.state_dir = args.state_dir or _state_dir(args.config)
         verdict, doubt = _verdict(args)
     except GpuguardError as error:
         # Whatever keeps us from knowing is no verdict on the node.
@@ -112,11 +114,11 @@ def _doubted(seen: Verdict, doubt: str) -> Verdict:
     return {**seen, "line": f"{seen['line']}; {doubt}"}
 
 
-def _unread(state_dir: str) -> str:
+def _unread(state_dir: str | None) -> str:
     """Why the memory on disk did not count, '' where it did or there is none."""
     import os
 
-    path = os.path.join(state_dir, DATABASE)
+    path = os.path.join(state_dir, DATABASE) if state_dir else ""
     if not os.path.exists(path) or os.access(path, os.R_OK):
         return ""
     return (
@@ -163,7 +165,8 @@ def _look(args: Namespace) -> Verdict:
     root = Path(args.root)
     parts = assemble(Path(args.config) if args.config else None)
     # DCGM tells how busy GPUs are; a verdict need not wait for it, should it hang.
-    snapshot = look(parts, state_dir=Path(args.state_dir), root=root, clock=SystemClock(root), without=("dcgm",))
+    memory = Path(args.state_dir) if args.state_dir else None
+    snapshot = look(parts, state_dir=memory, root=root, clock=SystemClock(root), without=("dcgm",))
     return _told(json.loads(msgspec.json.encode(snapshot)), "look", 0.0)
 
 
@@ -302,7 +305,8 @@ def _details(verdict: Verdict, args: Namespace) -> list[str]:
             count = f" x{finding['count']}" if finding["count"] > 1 else ""
             text = f"{subject['id']} {finding['severity']}{held} {finding['code']}{count}: {finding['reason']}"
             rows += textwrap.wrap(text, width=80, initial_indent="  ", subsequent_indent="      ")
-    if len(rows) > standing and (verdict["from"] == "cache" or os.path.exists(os.path.join(args.state_dir, DATABASE))):
+    remembered = bool(args.state_dir) and os.path.exists(os.path.join(args.state_dir, DATABASE))
+    if len(rows) > standing and (verdict["from"] == "cache" or remembered):
         rows.append("`gpuguard why` tells the whole story")
     return rows
 

@@ -28,6 +28,7 @@ READING_TIME = 4.0  # seconds between two scenes at speed 1
 PATIENCE = 5.0
 QUIET = 0.4  # seconds without a new sentence: the scene is over
 PARAGRAPHS_SHOWN = 3
+QUESTIONS = ("why", "status", "check", "gpus", "history")
 METRICS = (
     'gpuguard_events_total{code="79"', 'gpuguard_events_total{code="13"', 'gpuguard_subject_health{state="unfit"',
     'gpuguard_subject_health{state="watched"',
@@ -165,7 +166,7 @@ def _invite(stage: "_Stage", rehearsal: "Rehearsal") -> None:
     """What a person would type next, while the agent runs."""
     stage.tell("scene", "Look around yourself, in another terminal:")
     program = _program()
-    questions = [f"{program} {ask} --state-dir {rehearsal.state_dir}" for ask in ("why", "status", "check", "history")]
+    questions = [f"{program} {ask} --state-dir {rehearsal.state_dir}" for ask in QUESTIONS]
     stage.say_all("commands", [*questions, f"curl http://{rehearsal.address()}/metrics"])
 
 

@@ -1,7 +1,8 @@
 """The GPUs now: health, load, memory, links, and who uses them.
 
-Asks the agent that runs, else looks by itself. A dash stands for what a GPU does not have, a question mark for what was
-asked for without an answer; neither is ever 0. With `--watch` the table is shown anew until it is interrupted.
+Asks the agent that runs, else looks by itself. UTIL, SM, TENS and DRAM are percent, TEMP is degrees Celsius. A dash
+stands for what a GPU does not have, a question mark for what was asked for without an answer; neither is ever 0. With
+`--watch` the table is shown anew until it is interrupted.
 Exit codes  0 all healthy, 1 one is not, 2 no GPU, 64 usage error
 """
 
@@ -21,7 +22,14 @@ EXAMPLE = "gpuguard gpus --watch"
 EVERY = 2.0
 CLEAR = "\x1b[H\x1b[2J"
 HEAD = "GPU STATE     TEMP  POWER W     UTIL   SM TENS DRAM  MEMORY GiB  LINKS PROC"
+WHOSE_WIDTH = HEAD.index("TEMP") + len("TEMP")
 GIB = 2.0**30
+# What the table shows of a GPU.
+SHOWN = frozenset((
+    "temperature_celsius", "power_watts", "power_limit_watts", "utilization_ratio", "sm_active_ratio",
+    "tensor_active_ratio", "dram_active_ratio", "memory_used_bytes", "memory_total_bytes", "nvlinks_active",
+    "process_count",
+))  # fmt: skip
 
 # Any: the answer is JSON, which mixes types.
 Facts = dict[str, Any]
@@ -57,12 +65,13 @@ def run(args: Namespace) -> int:
     from gpuguard.runtime.assembly import assemble
     from gpuguard.runtime.board import measured
     from gpuguard.runtime.clock import SystemClock
-    from gpuguard.runtime.known import config_path, state_dir
+    from gpuguard.runtime.known import config_path, is_remembered, state_dir
 
     root, parts = Path(args.root), assemble(config_path(args))
     clock = SystemClock(root)
+    memory = state_dir(args) if is_remembered(args) else None
     while True:
-        snapshot, taken_by = measured(parts, state_dir=state_dir(args), root=root, clock=clock)
+        snapshot, taken_by = measured(parts, state_dir=memory, root=root, clock=clock)
         gpus = list(_gpus(snapshot))
         if not gpus:
             raise Absent("no GPU is known here: no driver answers and none is on the bus; see `gpuguard status`")
@@ -83,12 +92,23 @@ Gpu = tuple["SubjectId", "SubjectView | None", "Values"]
 def _gpus(snapshot: "Snapshot") -> Iterator[Gpu]:
     """Every GPU that is known, by its index: its name, verdict and measurements."""
     from gpuguard.model.ids import kind_of
-    from gpuguard.model.readings import merged
 
     views = {view.id: view for view in snapshot.subjects}
     names = sorted(name for name in {*views, *snapshot.readings} if kind_of(name) == "gpu")
-    found: list[Gpu] = [(name, views.get(name), merged(snapshot.readings.get(name, {}), snapshot.at)) for name in names]
+    found: list[Gpu] = [(name, views.get(name), _measured(snapshot, name)) for name in names]
     yield from sorted(found, key=lambda gpu: (_number(gpu[2], "gpu_index", 1e9), gpu[0]))
+
+
+def _measured(snapshot: "Snapshot", gpu: "SubjectId") -> "Values":
+    """What is known of the GPU. What the driver's library told slowly holds for long: without a quick answer it is not
+    known whether the GPU is up, whatever else still holds."""
+    from gpuguard.model.readings import merged
+
+    groups = snapshot.readings.get(gpu, {})
+    values = merged(groups, snapshot.at)
+    if "gpu_up" not in values and any(group.source == "nvml" for group in groups.values()):
+        values["gpu_up"] = None
+    return values
 
 
 def _number(values: "Mapping[str, Value]", name: str, otherwise: float) -> float:
@@ -103,12 +123,51 @@ def _page(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> str:
     from gpuguard.runtime.words import page
 
     rows = [line for gpu in gpus for line in (_row(*gpu), *_instances(snapshot, gpu[0]))]
-    return page([HEAD, *rows, *_standing(gpus), *_who(snapshot, gpus, people)])
+    below = [*(list(_hang(snapshot)) or _unmeasured(gpus)), *_standing(gpus)]
+    parts = [*_machine(snapshot, gpus), HEAD, *rows, *([""] if below else []), *below]
+    return page([*parts, *_who(snapshot, gpus, people)])
+
+
+def _machine(snapshot: "Snapshot", gpus: list[Gpu]) -> list[str]:
+    """When this was, which products they are and under which driver, as far as it is known."""
+    from collections import Counter
+
+    from gpuguard.model.ids import NODE
+    from gpuguard.model.readings import merged
+    from gpuguard.runtime.words import date, paragraph
+
+    products = Counter(name for _, _, values in gpus if isinstance(name := values.get("gpu_name"), str))
+    node = merged(snapshot.readings.get(NODE, {}), snapshot.at)
+    told = [f"{count} x {name}" for name, count in products.items()]
+    versions = (("driver", "driver_version"), ("CUDA", "cuda_version"))
+    told += [f"{what} {version}" for what, column in versions if isinstance(version := node.get(column), str)]
+    return paragraph(f"{date(snapshot.at.utc)}  {', '.join(told)}".rstrip(), hanging=2)
+
+
+def _is_measured(values: "Values") -> bool:
+    """Whether the driver told anything of the GPU that is not too old."""
+    return values.get("gpu_up", 1) == 1 and not SHOWN.isdisjoint(values)
+
+
+def _unmeasured(gpus: list[Gpu]) -> Iterator[str]:
+    """Why there are rows of question marks."""
+    from gpuguard.runtime.words import paragraph
+
+    silent = sum(not _is_measured(values) for _, _, values in gpus)
+    if silent == len(gpus):
+        yield from paragraph(
+            "nothing is measured: the driver does not answer. `lsmod | grep nvidia` tells whether it is loaded, "
+            "`gpuguard check` whether it hangs"
+        )
+    elif silent:
+        yield f"the driver tells nothing of {silent} of {len(gpus)} GPUs"
 
 
 def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str:
     index = _shown(values, "gpu_index", "{:.0f}")
     state = _state(view, values)
+    if not _is_measured(values):
+        values = {column: values.get(column) for column in SHOWN}
     power = f"{_shown(values, 'power_watts', '{:.0f}'):>4}/{_shown(values, 'power_limit_watts', '{:.0f}')}"
     used, total = (_shown(values, f"memory_{what}_bytes", "{:.1f}", GIB) for what in ("used", "total"))
     shares = " ".join(
@@ -117,8 +176,10 @@ def _row(name: "SubjectId", view: "SubjectView | None", values: "Values") -> str
     )
     processes = _shown(values, "process_count", "{:.0f}")
     short = index if index not in "-?" else name.removeprefix("gpu:0000:").removeprefix("gpu:")
+    whose = f"{short:<3} {state}"
+    heat = _shown(values, "temperature_celsius", "{:.0f}")
     return (
-        f"{short:<3} {state:<9} {_shown(values, 'temperature_celsius', '{:.0f}'):>4}  {power:<9}  {shares}  "
+        f"{whose}{heat:>{max(4, WHOSE_WIDTH - len(whose))}}  {power:<9}  {shares}  "
         f"{used:>5}/{total:<5} {_links(values):>6} {processes:>4}"
     ).rstrip()
 
@@ -127,7 +188,7 @@ def _state(view: "SubjectView | None", values: "Values") -> str:
     """The verdict; one that nothing stands against is not well as long as it does not answer, or nobody asked it."""
     if view is not None and view.state != "healthy":
         return view.state
-    return "healthy" if values and values.get("gpu_up") != 0 else "unknown"
+    return "healthy" if _is_measured(values) else "unknown"
 
 
 def _mig(snapshot: "Snapshot", gpu: "SubjectId") -> "list[Values]":
@@ -168,6 +229,17 @@ def _links(values: "Mapping[str, Value]") -> str:
     return active if whole == "-" else f"{active}/{whole}"
 
 
+def _hang(snapshot: "Snapshot") -> Iterator[str]:
+    """That the driver hangs: nothing in the table says so while it is not too old."""
+    from gpuguard.model.ids import NODE
+    from gpuguard.runtime.words import paragraph
+
+    for view in snapshot.subjects:
+        for finding in view.findings if view.id == NODE else ():
+            if finding.check == "nvml_unresponsive":
+                yield from paragraph(f"node {finding.severity} {finding.code}: {finding.reason}", hanging=2)
+
+
 def _standing(gpus: list[Gpu]) -> Iterator[str]:
     """What stands against each GPU, in a few words."""
     from gpuguard.runtime.words import paragraph
@@ -183,15 +255,21 @@ def _standing(gpus: list[Gpu]) -> Iterator[str]:
 def _who(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> Iterator[str]:
     """The processes on each GPU, the largest first."""
     rows = [
-        f"{_shown(values, 'gpu_index', '{:.0f}'):<3} {process['pid']:>8}  {process['user'] or '-':<12.12} "
+        f"{_where(values, process['mig']):<5}{process['pid']:>7}  {process['user'] or '-':<12.12} "
         f"{_gib(process['memory']):>6}  {process['name'] or '-':.40}"
         for name, _, values in gpus
         for process in _processes(snapshot, name, people)
     ]
     if rows:
         yield ""
-        yield f"{'GPU':<3} {'PID':>8}  {'USER':<12} {'GiB':>6}  PROCESS"
+        yield f"{'GPU':<5}{'PID':>7}  {'USER':<12} {'GiB':>6}  PROCESS"
         yield from rows
+
+
+def _where(values: "Values", instance: object) -> str:
+    """The GPU, and behind a slash the MIG instance where it is in one."""
+    index = _shown(values, "gpu_index", "{:.0f}")
+    return index if instance is None else f"{index}/{instance}"
 
 
 def _gib(value: object) -> str:
@@ -247,7 +325,7 @@ def _json(snapshot: "Snapshot", gpus: list[Gpu], taken_by: str, people: "Whose")
         "gpus": [
             {
                 "subject": name, "uuid": view.uuid if view is not None else values.get("gpu_uuid"),
-                "state": view.state if view is not None else "healthy",
+                "state": _state(view, values),
                 "findings": [finding.code for finding in view.findings] if view is not None else [],
                 "readings": dict(sorted(values.items())), "instances": _mig(snapshot, name),
                 "processes": _processes(snapshot, name, people),

@@ -174,7 +174,7 @@ def _lines(
         yield f"({left_out:,} older entries left out; --limit shows more)"
     entries = list(entries)
     if not entries:
-        yield "Nothing is on record."
+        yield "No fault, no action and no return is on record."
     day = ""
     for entry in entries:
         today, _, hour = date(entry.at.utc).partition(" ") if entry.at.utc is not None else ("without a date", "", "")

@@ -106,7 +106,7 @@ def _record_nvml(folder: Path, root: Path, pace: "Pace", names: "Redaction", kep
     if asking.is_alive():
         raise ReadFailed(f"NVML hangs in {noted.current or 'a call'}; nothing was recorded; see `gpuguard check`")
     if failed:
-        kept.missing[NVML] = f"{failed[0]}; is the driver loaded?"
+        kept.missing[NVML] = f"{failed[0]}; `gpuguard selftest` tells whether the driver is there"
         return []
     pids = write_nvml(folder, noted, root, pace, names, kept)
     kept.gpus, kept.passes, kept.seconds = noted.gpus, pace.passes, noted.seconds
@@ -129,7 +129,7 @@ def _report(folder: Path, kept: "Kept", *, as_json: bool) -> None:
     lines = [f"{folder}: {kept.gpus} GPUs, {kept.passes} passes, {kept.files} files."]
     for name, why in kept.missing.items():
         lines += paragraph(f"missing: {name}: {why}", indent=2, hanging=2)
-    lines += paragraph(f"Play it with: gpuguard agent --root {folder} --state-dir /tmp/state --once")
+    lines += paragraph(f"Look at it with `gpuguard check --root {folder}` and `gpuguard gpus --root {folder}`.")
     lines += paragraph("Read it before you give it away: names are replaced where gpuguard knows that they stand.")
     sys.stdout.write(page(lines))
 

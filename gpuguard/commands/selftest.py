@@ -92,6 +92,7 @@ def _lines(args: Namespace) -> Iterator[Line]:
     known = look_up(folder, SystemClock())
     try:
         yield from node(parts, known, Path(args.root))
+        yield from driver(assemble(config_path(args)), known, Path(args.root))
         if args.live:
             yield from live(parts, known)
     finally:
@@ -249,6 +250,34 @@ def _gpus(root: Path) -> Line:
         step = "is this the right machine? `lspci -d 10de:` lists them"
         return Line(name="GPUs", result="WARN", message="no NVIDIA GPU on the PCI bus", next_step=step)
     return Line(name="GPUs", result="OK", message=f"{count} NVIDIA GPUs on the PCI bus, the second witness")
+
+
+def driver(parts: "Parts", known: "Known", root: Path) -> Iterator[Line]:
+    """Whether the driver's library tells of the GPUs: where it does not, nothing else says that it is missing."""
+    from gpuguard.model.ids import NODE
+    from gpuguard.model.readings import merged
+    from gpuguard.runtime.board import measured
+    from gpuguard.runtime.clock import SystemClock
+
+    snapshot, _ = measured(parts, state_dir=known.state_dir, root=root, clock=SystemClock(root))
+    told = merged(snapshot.readings.get(NODE, {}), snapshot.at)
+    visible, on_bus = told.get("gpus_visible"), told.get("gpus_on_bus") or 0
+    if told.get("nvml_hung") == 1:
+        step = "`gpuguard check` names the call; look for Xid 119 or 120, mostly only a reboot helps"
+        yield Line(name="driver", result="FAIL", message="a call of its library hangs", next_step=step)
+    elif not isinstance(visible, int):
+        if on_bus:
+            step = (
+                "is it loaded (`lsmod | grep nvidia`), is libnvidia-ml.so.1 there (`ldconfig -p | grep nvidia-ml`)? "
+                "Where both are: systemctl restart gpuguard-agent"
+            )
+            message = "its library does not answer: the kernel log and the bus are all that is seen of the GPUs"
+            yield Line(name="driver", result="WARN", message=message, next_step=step)
+    elif isinstance(on_bus, int) and visible < on_bus:
+        step = "`gpuguard check` and `gpuguard gpus` tell which is missing"
+        yield Line(name="driver", result="WARN", message=f"tells of {visible} of {on_bus} GPUs", next_step=step)
+    else:
+        yield Line(name="driver", result="OK", message=f"{told.get('driver_version') or ''} tells of {visible} GPUs")
 
 
 def _journal(root: Path) -> Line:

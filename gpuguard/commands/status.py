@@ -1,6 +1,6 @@
 """Is the agent well, what does it see, what is owed, and who holds this node's drain?
 
-Answers from the disk when no agent runs, and says so. Asks nobody outside unless told `--live`.
+Asks the agent that runs; answers from the disk when none does, and says so. Asks nobody outside unless told `--live`.
 Exit codes  0 all is well, 1 something needs attention, 2 nothing could be read, 64 usage error
 """
 
@@ -57,7 +57,7 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
     from gpuguard.runtime.known import config_path, look_up, state_dir
 
     site = _site(config_path(args))
-    known = look_up(state_dir(args), clock)
+    known = _newest(look_up(state_dir(args), clock))
     report = None
     if args.live:
         report = target.read_state() if target is not None else _look(site)
@@ -77,6 +77,17 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
 
         sys.stdout.write(page(_lines(facts, known)))
     return 1 if facts["attention"] else 0
+
+
+def _newest(known: "Known") -> "Known":
+    """The same, with what the agent says now where it answers: it writes to the disk on changes alone."""
+    from dataclasses import replace
+
+    from gpuguard.runtime.board import ask_agent
+
+    listen = known.snapshot.shell.listen if known.snapshot is not None else ""
+    said = ask_agent(listen) if listen and known.alive and not known.hangs else None
+    return known if said is None else replace(known, snapshot=said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,8 +323,11 @@ def _lines(facts: Facts, known: "Known") -> Iterator[str]:
         if facts["node"]["changed"]:
             said = f" (by the memory, which was written after the agent's last word {span(known.age or 0.0)} ago)"
         yield from row("node", f"{facts['node']['level']}: {facts['node']['line']}{said}")
-    for number, source in enumerate(facts["sources"]):
-        yield from row("" if number else "sources", _source(source))
+    # Those of which there is nothing to say but that they watch share a line.
+    plain = [s["name"] for s in facts["sources"] if _is_plain(s)]
+    sources = [_source(s) for s in facts["sources"] if len(plain) < 2 or not _is_plain(s)]
+    for number, words in enumerate([*sources, *([f"watching: {', '.join(plain)}"] if len(plain) > 1 else [])]):
+        yield from row("" if number else "sources", words)
     for number, said in enumerate(facts["actuator"]["answers"]):
         told = f"{said['verb']} {said['token']}: {said['state']}; {said['message']}"
         yield from row("" if number else "actuator", told)
@@ -362,8 +376,13 @@ def _mode(agent: Mapping[str, Any]) -> str:  # Any: JSON mixes types
     return f"version {agent['version']}, mode {agent['mode']} ({acts}), policy {agent['policy']}"
 
 
+def _is_plain(source: Mapping[str, Any]) -> bool:  # Any: JSON mixes types
+    trouble = source["level"] != "watching" or source["lost"] or source["restarts"]
+    return not trouble and source["cursor"] is None
+
+
 def _source(source: Mapping[str, Any]) -> str:  # Any: JSON mixes types
-    from gpuguard.runtime.words import date
+    from gpuguard.runtime.words import date, times
 
     words = [f"{source['name']} {source['level']}" if not source.get("unused") else f"{source['name']} not read"]
     if source["level"] != "watching" and source["reason"] and not source.get("unused"):
@@ -373,7 +392,7 @@ def _source(source: Mapping[str, Any]) -> str:  # Any: JSON mixes types
     if source["lost"]:
         words.append(f"lost {source['lost']:,}")
     if source["restarts"]:
-        words.append(f"restarted {source['restarts']} times")
+        words.append(f"restarted {times(source['restarts'])}")
     if source["cursor"] is not None:
         words.append(_cursor(**source["cursor"]))
     return "; ".join(words)

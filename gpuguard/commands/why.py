@@ -109,12 +109,12 @@ def _lines(facts: Facts, known: "Known") -> Iterator[str]:
         yield from _drain_lines(facts["drain"], facts["story"])
     elif facts["token"] is not None:
         yield from _over_lines(facts)
-    for subject in facts["subjects"]:
+    for place, subject in enumerate(facts["subjects"]):
         if subject["state"] == "healthy" and not subject["findings"]:
             yield from paragraph(f"{subject['name']}: nothing stands against it.")
             yield from _applied_lines(subject)
             continue
-        if facts["drain"] is not None:
+        if place or facts["drain"] is not None:
             yield ""
         yield from _subject_lines(subject, called)
     if facts["next"]:

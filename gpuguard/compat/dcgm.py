@@ -38,7 +38,7 @@ class Settings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """One of DCGM's metrics. `columns` are added up; `scale` makes DCGM's unit of the sum, `whole` a number without
-    decimals."""
+    decimals. Without the column `beside`, DCGM would have no value either."""
 
     name: str
     help: str
@@ -46,6 +46,7 @@ class Family:
     scale: float = 1.0
     whole: bool = True
     kind: Literal["gauge", "counter"] = "gauge"
+    beside: str = ""
 
 
 def _gauge(name: str, column: str, scale: float, help: str) -> Family:
@@ -60,8 +61,13 @@ def _active(name: str, column: str, help: str) -> Family:
     return Family(name=f"DCGM_FI_PROF_{name}", help=help, columns=(f"{column}_ratio",), whole=False)
 
 
-def _rate(name: str, column: str, help: str) -> Family:
-    return Family(name=f"DCGM_FI_PROF_{name}", help=help, columns=(f"{column}_bytes_per_second",))
+def _rate(name: str, column: str, help: str, beside: str = "") -> Family:
+    columns = (f"{column}_bytes_per_second",)
+    return Family(name=f"DCGM_FI_PROF_{name}", help=help, columns=columns, beside=beside)
+
+
+# Where this is absent nobody profiles, and what gpuguard makes of NVLink's counters is NVLINK_BANDWIDTH_TOTAL alone.
+PROFILED = "graphics_active_ratio"
 
 
 NVLINK_BANDWIDTH = Family(
@@ -142,8 +148,8 @@ FAMILIES = (
     _active("PIPE_FP16_ACTIVE", "fp16_active", "Ratio of cycles the fp16 pipes are active."),
     _rate("PCIE_TX_BYTES", "pcie_tx", "The rate of data transmitted over the PCIe bus in bytes per second."),
     _rate("PCIE_RX_BYTES", "pcie_rx", "The rate of data received over the PCIe bus in bytes per second."),
-    _rate("NVLINK_TX_BYTES", "nvlink_tx", "The rate of data transmitted over NVLink in bytes per second."),
-    _rate("NVLINK_RX_BYTES", "nvlink_rx", "The rate of data received over NVLink in bytes per second."),
+    _rate("NVLINK_TX_BYTES", "nvlink_tx", "The rate of data transmitted over NVLink in bytes per second.", PROFILED),
+    _rate("NVLINK_RX_BYTES", "nvlink_rx", "The rate of data received over NVLink in bytes per second.", PROFILED),
 )  # fmt: skip
 
 # The labels of a row as they are printed, and where its value comes from.
@@ -212,6 +218,8 @@ def _instance_values(values: Values) -> Callable[[Family], float | None]:
 
 
 def _summed(family: Family, values: Mapping[str, Value], prefix: str) -> float | None:
+    if family.beside and prefix + family.beside not in values:
+        return None
     parts = [values.get(prefix + column) for column in family.columns]
     numbers = [part for part in parts if isinstance(part, int | float)]
     return sum(numbers) * family.scale if numbers and len(numbers) == len(parts) else None

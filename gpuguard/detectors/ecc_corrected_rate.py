@@ -68,7 +68,8 @@ class EccCorrectedRate:
         if memory.column != column:
             memory = Memory(column=column)
         within = self.settings.storm_within
-        hour, storm = memory.hour.seen(value, row.at, HOUR), memory.storm.seen(value, row.at, within)
+        hour = memory.hour.seen(value, row.at, HOUR, as_rate=True)
+        storm = memory.storm.seen(value, row.at, within, as_rate=True)
         per_second = storm.growth() / within
         often = Finding(
             subject=subject, check=self.name, code="ecc_corrected_rate", at=row.at, severity="degraded",

@@ -67,7 +67,8 @@ class EccUncorrected:
         counters = {**memory.counters, **self._grown(memory.counters, known, row.at)}
         findings: list[Finding] = []
         located = DRAM in row.values or SRAM in row.values
-        dram = DRAM if located else next((column for column in (ALL, FOR_LIFE) if column in known), None)
+        # By what the GPU has: the counter for life is no stand-in for one that did not answer just now.
+        dram = DRAM if located else next((column for column in (ALL, FOR_LIFE) if column in row.values), None)
         if dram in known:
             grown = counters[dram].growth()
             where = "of the DRAM" if located else "of the memory"

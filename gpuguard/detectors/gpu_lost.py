@@ -7,7 +7,7 @@ driver is loaded anew: PCI config space is asked when that lasts.
 
 Reads     gpu_up, nvml_error (15 lost, 16 reset required, 28 not found, 0 none); of each GPU
 Source    nvml.h, NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED, NVML_ERROR_GPU_NOT_FOUND
-Clears    lost: a reboot, another GPU, or by a person; the others: when the GPU answers again
+Clears    when the GPU answers again; but a loss that lasted longer than a reset: a reboot, another GPU, or by a person
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ NOT_FOUND = 28
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How long a GPU may be missing, or fail to answer, for another reason than that it is lost."""
+    """How long a GPU may be missing, may fail to answer, or be lost and come back."""
 
     hold: Seconds = Seconds(30.0)  # one look that failed proves nothing
 
@@ -39,8 +39,9 @@ class Settings:
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Since when the GPU is listed no more, and since when it does not answer for a reason of its own."""
+    """Since when the GPU is lost, listed no more, and without an answer for a reason of its own."""
 
+    lost: Held = Held()
     unlisted: Held = Held()
     mute: Held = Held()
 
@@ -66,13 +67,17 @@ class GpuLost:
             error = 0
         elif error is None:
             return memory, ()
+        # That it is listed no more, or gives another error, does not say that it is back.
+        there = error in (0, RESET_REQUIRED)
+        away = memory.lost.told(False if there else True if error == LOST else None, row.at)
         unlisted = memory.unlisted.told(error == NOT_FOUND, row.at)
         gone = error == NOT_FOUND and unlisted.seconds(row.at) >= self.settings.hold
         mute = memory.mute.told(up == 0 and error not in (LOST, RESET_REQUIRED, NOT_FOUND), row.at)
         lost = Finding(
             subject=subject, check=self.name, code="nvml_lost", at=row.at, severity="critical", remedy="reboot",
-            ladder=("reboot", "replace"), blame="hardware", latched=True, clears=("reboot", "replace", "ack"),
-            advice="drain", stands=error == LOST, reason="the driver's library calls the GPU lost",
+            ladder=("reboot", "replace"), blame="hardware", clears=("reboot", "replace", "ack"), advice="drain",
+            latched=away.lasted(self.settings.hold, row.at), stands=error == LOST,
+            reason="the driver's library calls the GPU lost",
         )  # fmt: skip
         missing = Finding(
             subject=subject, check=self.name, code="nvml_unlisted", at=row.at, stands=error == NOT_FOUND,
@@ -92,7 +97,8 @@ class GpuLost:
             stands=mute.since is not None and mute.seconds(row.at) >= self.settings.hold,
             reason=f"the driver's library cannot read the GPU: its error {error:g}",
         )  # fmt: skip
-        return Memory(unlisted=unlisted, mute=mute), (lost, missing, reset, silent)
+        others = (missing, reset, silent)
+        return Memory(lost=away, unlisted=unlisted, mute=mute), ((lost, *others) if there or lost.stands else others)
 
 
 def build(settings: Settings, rules: Rules) -> GpuLost:

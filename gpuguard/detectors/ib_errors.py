@@ -64,7 +64,7 @@ class IbErrors:
             return memory, ()
         counters = {**memory.counters}
         for name, value in seen.items():
-            counters[name] = counters.get(name, Counter()).seen(value, row.at, HOUR)
+            counters[name] = counters.get(name, Counter()).seen(value, row.at, HOUR, as_rate=True)
         growth = {name: counter.growth() for name, counter in counters.items() if name in COUNTERS}
         high = [f"{grown:g} {name}" for name, grown in growth.items() if grown >= getattr(self.settings, name)]
         return (memory if counters == memory.counters else Memory(counters=counters)), (

@@ -1,11 +1,11 @@
 """NVLinks that are down though the machine's profile expects them.
 
 Links without a partner read as down too: a PCIe card without its bridge, any GPU while it is cut into instances. So
-nothing is said without an expectation, nor while MIG is on.
+nothing is said without an expectation, and nothing stands while MIG is on.
 
 Reads     nvlink_up, else nvlinks_active, with nvlinks_expected of the machine's profile and mig_mode, of each GPU
 Source    nvml.h, NVML_FI_DEV_NVLINK_GET_STATE; NVSentinel PR 1481 (links of A100 PCIe cards reported down)
-Clears    when all are up, a reset, a reboot, a new part, or by a person
+Clears    when all are up, when MIG is switched on, a reset, a reboot, a new part, or by a person
 """
 
 from collections.abc import Sequence
@@ -52,21 +52,26 @@ class NvlinkDown:
         expected = row.number("nvlinks_expected")
         if expected is None or expected < 1:
             return memory, ()
-        if "mig_mode" in row.values and row.number("mig_mode") != 0:
-            # Cut into instances, or nobody knows: links read as down then.
-            return Memory(), ()
+        mig = row.number("mig_mode")
+        if "mig_mode" in row.values and mig is None:
+            return Memory(), ()  # links read as down on a GPU that is cut into instances, and nobody knows
+        if mig:
+            return Memory(), (self._finding(subject, row, False, "it is cut into instances"),)
         up, unknown, down = _links(row)
         if up is None or (up < expected <= up + unknown):
             return memory, ()
         missing = memory.missing.told(up + unknown < expected, row.at)
         names = ", ".join(str(link) for link in down)
-        finding = Finding(
-            subject=subject, check=self.name, code="nvlink_down", at=row.at, severity="degraded", blame="hardware",
-            stands=missing.lasted(self.settings.hold, row.at), remedy="reset", ladder=("reset", "reboot", "replace"),
-            advice="test", clears=("reset", "reboot", "replace", "ack"),
-            reason=f"{up:g} of {expected:g} NVLinks are up" + (f"; down: {names}" if names else ""),
+        reason = f"{up:g} of {expected:g} NVLinks are up" + (f"; down: {names}" if names else "")
+        stands = missing.lasted(self.settings.hold, row.at)
+        return Memory(missing=missing), (self._finding(subject, row, stands, reason),)
+
+    def _finding(self, subject: SubjectId, row: Row, stands: bool, reason: str) -> Finding:
+        return Finding(
+            subject=subject, check=self.name, code="nvlink_down", at=row.at, stands=stands, severity="degraded",
+            blame="hardware", remedy="reset", ladder=("reset", "reboot", "replace"), advice="test",
+            clears=("reset", "reboot", "replace", "ack"), reason=reason,
         )  # fmt: skip
-        return Memory(missing=missing), (finding,)
 
 
 def _links(row: Row) -> tuple[float | None, int, list[int]]:

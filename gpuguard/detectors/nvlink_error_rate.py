@@ -78,7 +78,8 @@ class NvlinkErrorRate:
             count = row.number(column)
             if count is not None and count >= 0:
                 window = self.settings.crc_window if column == CRC else self.settings.window
-                counters[column] = counters.get(column, Counter()).seen(count, row.at, window)
+                known = counters.get(column, Counter())
+                counters[column] = known.seen(count, row.at, window, as_rate=column == CRC)
                 shown.add(column)
         ber = row.number(BER)
         if not shown and ber is None:

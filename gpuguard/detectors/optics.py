@@ -63,7 +63,9 @@ class Optics:
             after = msgspec.structs.replace(after, hot=after.hot.told(degrees >= limit, row.at))
             words = f"the module has {degrees:.0f} degrees and bears {limit:.0f}"
             findings.append(self._finding(subject, row, "optics_hot", after.hot, words))
-        if power is not None and (state := row.number("ib_state")) is not None:
+        state = row.number("ib_state")
+        # An active link has light: 0 is what drivers tell of a copper cable, or where the module does not measure it.
+        if power is not None and state is not None and not (state == ACTIVE and power == 0):
             dim = state == ACTIVE and power < self.settings.dim_watts
             after = msgspec.structs.replace(after, dim=after.dim.told(dim, row.at))
             words = f"the module receives {power * MICRO:.0f} microwatts of light"

@@ -63,7 +63,7 @@ class PcieReplayRate:
         if count is None or count < 0:
             return memory, ()
         known = memory.replays if memory.boot == row.at.boot else Counter()
-        after = Memory(replays=known.seen(count, row.at, self.settings.window), boot=row.at.boot)
+        after = Memory(replays=known.seen(count, row.at, self.settings.window, as_rate=True), boot=row.at.boot)
         limit = self._limit(row)
         if limit is None:
             return after, ()

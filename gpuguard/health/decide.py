@@ -181,15 +181,20 @@ class _Desk:
         self.readings = readings
 
     def _identify(self, learned: Health) -> None:
-        for name, subject in learned.subjects.items():
-            known = self.subjects.get(name)
-            if known is not subject:
-                self.touched.setdefault(name, [])
-            if known is not None and known.uuid is not None and known.uuid != subject.uuid:
-                # What was counted of the GPU that was there says nothing of the one that is.
-                self.memory = {key: memory for key, memory in self.memory.items() if key[1] != name}
-        if learned.subjects is not self.subjects:
-            self.subjects = dict(learned.subjects)
+        before, now = self.subjects, learned.subjects
+        if now is not before:
+            for name, subject in now.items():
+                if before.get(name) is not subject:
+                    self.touched.setdefault(name, [])
+            others = {
+                name for name, known in before.items()
+                if known.uuid is not None and (name not in now or now[name].uuid != known.uuid)
+            }  # fmt: skip
+            # What was counted and measured of the GPU that was there says nothing of the one that is, or will be.
+            if others:
+                self.memory = {key: memory for key, memory in self.memory.items() if key[1] not in others}
+                self.readings = {name: groups for name, groups in self.readings.items() if name not in others}
+            self.subjects = dict(now)
         self.retired, self.identified = learned.retired, learned.identified
 
     def _age(self) -> None:
@@ -309,19 +314,21 @@ class _Desk:
 
     def _hear_level(self, finding: Finding, event: Sweep) -> None:
         """A measured finding is news when it comes, goes, changes its weight, or needs no witness any more; a person's
-        word on it holds until it was gone once. A latched one does not end because nothing is measured any more."""
+        word on it holds until it was gone once or is graver. A latched one does not end because nothing is measured any
+        more."""
         subject = self.subjects.get(finding.subject)
         standing = subject.standing if subject is not None else ()
         known = next((s for s in standing if s.finding.code == finding.code), None)
         if not finding.stands:
             if known is not None and not known.finding.latched:
                 self._hear(finding)
-            elif subject is not None and finding.code in subject.accepted:
-                accepted = tuple(code for code in subject.accepted if code != finding.code)
-                self._put(msgspec.structs.replace(subject, accepted=accepted))
+            elif subject is not None and subject.accepted:
+                self._forget_word(subject, finding)
             return
-        if subject is not None and finding.code in subject.accepted:
-            return
+        if subject is not None and subject.accepted:
+            if machine.is_accepted(subject, finding):
+                return
+            self._forget_word(subject, finding)
         if known is not None and _as_grave(known.finding, finding):
             return
         clears = tuple(clear for clear in finding.clears if clear != "quiet")
@@ -330,6 +337,10 @@ class _Desk:
                 finding, at=event.at, source=event.source, because=(event.id,), level=True, clears=clears
             )
         )
+
+    def _forget_word(self, subject: SubjectHealth, finding: Finding) -> None:
+        if (left := machine.without_word(subject, finding.code)) is not subject:
+            self._put(left)
 
     def _hear(self, finding: Finding) -> None:
         finding = policy.adjust(finding, self.event, self.settings)
@@ -505,7 +516,10 @@ def _is_news(old: Standing | None, new: Standing) -> bool:
 
 
 def _as_grave(old: Finding, new: Finding) -> bool:
-    return machine.weight(old) == machine.weight(new) and old.self_evident == new.self_evident
+    """Whether nothing about it changed that anything is decided by."""
+    return machine.weight(old) == machine.weight(new) and (old.self_evident, old.latched) == (
+        new.self_evident, new.latched,
+    )  # fmt: skip
 
 
 def _against_itself(check: str, error: Exception, event: AnyEvent) -> Finding:

@@ -17,7 +17,7 @@ import msgspec
 
 from gpuguard.incident.ranks import LOST
 from gpuguard.model.findings import REMEDIES, SEVERITIES, Clear, Finding, Remedy
-from gpuguard.model.health import STATES, Applied, Cleared, Incident, Standing, State, SubjectHealth
+from gpuguard.model.health import STATES, Accepted, Applied, Cleared, Incident, Standing, State, SubjectHealth
 from gpuguard.model.ids import BootId
 from gpuguard.model.instants import Instant, seconds_between
 
@@ -50,6 +50,8 @@ IMPLIES: dict[Clear, tuple[Clear, ...]] = {
 LOG_SOURCES = ("kmsg", "journal", "logfile")
 # A syslog file takes what any user gives to `logger -t kernel`: alone it proves nothing.
 HEARSAY = "logfile"
+# The driver's library tells the number of an Xid, and none of the words and registers that a log has of it.
+WITNESS = "nvml"
 BECAUSE_KEPT = 8
 APPLIED_KEPT = 32
 CLEARED_KEPT = 32
@@ -106,13 +108,7 @@ def observe(
             secondary_to=secondary_to, fresh=fresh, raw=raw,
         )  # fmt: skip
         return msgspec.structs.replace(subject, standing=(*subject.standing, new))
-    worse, milder = weight(finding) > weight(old.finding), weight(finding) < weight(old.finding)
-    if finding.level:
-        # What is measured is as grave as it was measured last.
-        worse, milder = True, False
-    # A second witness of the same line confirms it; it does not make it two.
-    counts = finding.source == old.finding.source or worse
-    newest = finding if worse or finding.code in DRIVERS_WORDS else old.finding
+    newest, counts, milder = _heard(old.finding, finding)
     later = seconds_between(old.last, finding.at)
     new = msgspec.structs.replace(
         old,
@@ -129,7 +125,22 @@ def observe(
     return msgspec.structs.replace(subject, standing=tuple(new if s is old else s for s in subject.standing))
 
 
-def weight(finding: Finding) -> tuple[int, int]:
+def _heard(old: Finding, new: Finding) -> tuple[Finding, bool, bool]:
+    """Which of two reports of one code stands, whether the new one is one more, and whether it is the milder."""
+    if new.level:
+        # What is measured is as grave as it was measured last.
+        return new, True, False
+    if old.source != new.source and WITNESS in (old.source, new.source):
+        # It confirms the same line: what the log says of it counts, and one line does not become two.
+        return (old if new.source == WITNESS else new), False, False
+    worse, milder = weight(new) > weight(old), weight(new) < weight(old)
+    # A word of the driver's of less severity is one whose number was cut off: it says nothing.
+    word = new.code in DRIVERS_WORDS and SEVERITIES.index(new.severity) >= SEVERITIES.index(old.severity)
+    # A second witness of the same line confirms it; it does not make it two.
+    return (new if worse or word else old), old.source == new.source or worse, milder
+
+
+def weight(finding: Finding | Accepted) -> tuple[int, int]:
     """How grave a finding is, to compare two of one code."""
     return SEVERITIES.index(finding.severity), remedy_rank(finding.remedy)
 
@@ -172,11 +183,22 @@ def withdraw(subject: SubjectHealth, code: str, at: Instant) -> SubjectHealth:
 
 
 def accept(subject: SubjectHealth, code: str, at: Instant) -> SubjectHealth:
-    """A person cleared the finding; one that is measured is told again only after it was gone once."""
-    level = any(s.finding.code == code and s.finding.level for s in subject.standing)
-    subject = withdraw(subject, code, at)
-    accepted = (*subject.accepted, code) if level and code not in subject.accepted else subject.accepted
-    return msgspec.structs.replace(subject, accepted=accepted)
+    """A person cleared the finding; one that is measured is told again when it was gone once, or becomes graver."""
+    levels = [s.finding for s in subject.standing if s.finding.code == code and s.finding.level]
+    subject = without_word(withdraw(subject, code, at), code)
+    words = tuple(Accepted(code=code, severity=level.severity, remedy=level.remedy) for level in levels)
+    return msgspec.structs.replace(subject, accepted=(*subject.accepted, *words)) if words else subject
+
+
+def is_accepted(subject: SubjectHealth, finding: Finding) -> bool:
+    """Whether a person's word covers a measured finding as grave as it is now."""
+    return any(word.code == finding.code and weight(finding) <= weight(word) for word in subject.accepted)
+
+
+def without_word(subject: SubjectHealth, code: str) -> SubjectHealth:
+    """A person's word on this finding holds no longer; the same subject where there was none."""
+    left = tuple(word for word in subject.accepted if word.code != code)
+    return subject if len(left) == len(subject.accepted) else msgspec.structs.replace(subject, accepted=left)
 
 
 def _ended(subject: SubjectHealth, codes: Iterable[str], at: Instant) -> SubjectHealth:

@@ -80,12 +80,14 @@ def strongest(finding: Finding, others: Iterable[Standing]) -> str:
 def explained_by(root: Standing, others: Iterable[Standing]) -> tuple[str, ...]:
     """The codes of the same incident that are no stronger than this one and come from its source: its lesser lines.
 
-    What another source sees by itself (a GPU that does not answer on the bus) is no line of the incident.
+    What another source sees by itself (a GPU that does not answer on the bus) is no line of the incident, nor is what
+    is measured: a first sweep finds all that ails a GPU in one moment, whatever its causes.
     """
     return tuple(
         s.finding.code
         for s in others
         if s is not root
+        and not s.finding.level
         and s.incident == root.incident
         and s.finding.source == root.finding.source
         and rank(s.finding) <= rank(root.finding)

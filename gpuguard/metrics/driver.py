@@ -11,8 +11,16 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Met
 from gpuguard.metrics._rows import rows
 from gpuguard.model.health import Snapshot
 from gpuguard.model.quantities import NVML_CALL_BOUNDS
+from gpuguard.model.readings import Scalar, Value
 
+# What nvml_call_seconds tells of a group: its name, a count for each bound, the count of all, the sum.
+WIDTH = len(NVML_CALL_BOUNDS) + 3
 VERSIONS = {"driver": "driver_version", "nvml": "nvml_version", "cuda": "cuda_version"}
+
+
+def _parts(told: Value) -> Iterator[tuple[Scalar, ...]]:
+    told = told if isinstance(told, tuple) else ()
+    return (told[start : start + WIDTH] for start in range(0, len(told), WIDTH))
 
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -25,11 +33,15 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
             )
             versions.add_metric([version if isinstance(version, str) else "" for version in told], 1.0)
             yield versions
-        match values.get("nvml_call_seconds"):
-            case (*below, int(count), int() | float() as total) if len(below) == len(NVML_CALL_BOUNDS):
-                bounds = zip(NVML_CALL_BOUNDS, below, strict=True)
-                yield HistogramMetricFamily(
-                    "gpuguard_nvml_call_duration_seconds", "How long calls of the driver's library took.",
-                    buckets=[*((f"{bound}", float(calls or 0)) for bound, calls in bounds), ("+Inf", count)],
-                    sum_value=total,
-                )  # fmt: skip
+        calls = HistogramMetricFamily(
+            "gpuguard_nvml_call_duration_seconds", "How long calls of the driver's library took, by kind.",
+            labels=("group",),
+        )  # fmt: skip
+        for part in _parts(values.get("nvml_call_seconds")):
+            match part:
+                case (str(group), *below, int(count), int() | float() as total) if len(part) == WIDTH:
+                    taken = [took if isinstance(took, int | float) else 0 for took in below]
+                    buckets = [(f"{bound}", float(took)) for bound, took in zip(NVML_CALL_BOUNDS, taken, strict=True)]
+                    calls.add_metric([group], [*buckets, ("+Inf", float(count))], sum_value=total)
+        if calls.samples:
+            yield calls

@@ -43,7 +43,8 @@ def _add(family: Metric, quantity: Quantity, measured: Measured) -> None:
         labels = {**measured.labels, **quantity.labels} if quantity.labels else measured.labels
         family.samples.append(Sample(name, labels, value))
     elif isinstance(value, tuple) and quantity.each:
-        for place, part in enumerate(value):
+        parts = zip(value[::2], value[1::2], strict=False) if quantity.keyed else enumerate(value)
+        for place, part in parts:
             if isinstance(part, int | float):
                 labels = {**measured.labels, **quantity.labels, quantity.each: str(place)}
                 family.samples.append(Sample(name, labels, part))

@@ -203,8 +203,12 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Events that a source hands over together, and the cursor that is true once they are decided."""
+    """Events that a source hands over together, and the cursor that is true once they are decided.
+
+    `alive` is false for what a source tells of its own failure, which is no sign of life.
+    """
 
     source: str
     events: tuple[AnyEvent, ...]
     cursor: Cursor | None = None
+    alive: bool = True

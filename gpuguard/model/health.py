@@ -57,12 +57,20 @@ class Cleared(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
 
 
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """A person cleared a measured finding while it went on, as grave as it was then."""
+
+    code: str
+    severity: Severity
+    remedy: Remedy
+
+
 class SubjectHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of one subject.
 
     `probation_from` is set while it is returning. `seen` is the newest boot in which it answered on the bus, None for
-    what nobody looked for there. `last_fault` is the code that made it unfit the last time. `accepted` are the codes of
-    measured findings that a person cleared while they went on: they are told again only after they were gone once.
+    what nobody looked for there. `last_fault` is the code that made it unfit the last time. `accepted` are measured
+    findings that a person cleared while they went on: they are told again when they were gone once, or become graver.
     """
 
     id: SubjectId
@@ -79,7 +87,7 @@ class SubjectHealth(msgspec.Struct, frozen=True, kw_only=True):
     probation_from: Instant | None = None
     seen: BootId | None = None
     last_fault: str | None = None
-    accepted: tuple[str, ...] = ()
+    accepted: tuple[Accepted, ...] = ()
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):

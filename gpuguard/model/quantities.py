@@ -374,7 +374,8 @@ DRIVER = (
     ),
     Quantity(
         name="nvml_call_seconds", of="node", unit="seconds", low=0.0, each="le", metric=None,
-        help="How long calls of the driver's library took: counts below each bound, then all, then the sum.",
+        help="How long calls of the driver's library took: for each group its name, counts up to each bound, of all, "
+        "and the sum.",
     ),
     Quantity(
         name="samples_due_total", of="node", unit="count", kind="counter", low=0,
@@ -385,11 +386,11 @@ DRIVER = (
         help="Sweeps of the GPUs that were taken in time.",
     ),
     Quantity(
-        name="rejected_samples_total", of="node", unit="count", kind="counter", low=0,
+        name="rejected_samples_total", of="node", unit="count", kind="counter", low=0, each="metric", keyed=True,
         help="Values that could not be, and were not believed.",
     ),
     Quantity(
-        name="collect_errors_total", of="node", unit="count", kind="counter", low=0,
+        name="collect_errors_total", of="node", unit="count", kind="counter", low=0, each="code", keyed=True,
         help="Answers of the driver's library that were errors, other than that something is not supported.",
     ),
 )  # fmt: skip

@@ -33,7 +33,8 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     `name` is the column. `kind` gauge goes up and down, counter only up until a reset, text identifies. What lies
     outside of `low` and `high` cannot be and is unknown. `metric` is the exported name after `gpuguard_`, less the
     `_total` of a counter ('' where it is the name, None where it is not exported by itself); `labels` tell apart
-    columns of one metric; `each` is the label for the place in a tuple. `keep` says that its course is kept on disk.
+    columns of one metric; `each` is the label for the place in a tuple, or with `keyed` for the name before each value
+    of it. `keep` says that its course is kept on disk.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     metric: str | None = ""
     labels: dict[str, str] = {}
     each: str = ""
+    keyed: bool = False
     keep: bool = False
 
     @property
@@ -61,7 +63,7 @@ def plausible(quantity: Quantity, value: Value) -> bool:
     if value is None or isinstance(value, str):
         return True
     if isinstance(value, tuple):
-        return all(plausible(quantity, part) for part in value)
+        return all(plausible(quantity, part) for part in (value[1::2] if quantity.keyed else value))
     if math.isnan(value):
         return False
     return (quantity.low is None or value >= quantity.low) and (quantity.high is None or value <= quantity.high)

@@ -19,12 +19,12 @@ DEADLINE = 2.0
 LIMIT = 32 * 1024 * 1024
 
 
-def measured(parts: Parts, *, state_dir: Path, root: Path, clock: Clock) -> tuple[Snapshot, str]:
+def measured(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock) -> tuple[Snapshot, str]:
     """The snapshot, and `agent` or `look`, by whom it was taken.
 
     Raises  what `look` raises, where no agent answers
     """
-    if root == Path("/") and cache.agent_runs(str(state_dir)):
+    if root == Path("/") and state_dir is not None and cache.agent_runs(str(state_dir)):
         found = cache.read(str(state_dir))
         listen = _listen(found[0]) if found is not None else ""
         if listen and (snapshot := ask_agent(listen)) is not None:

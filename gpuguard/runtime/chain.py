@@ -228,7 +228,7 @@ def _next(facts: Facts) -> Iterator[str]:
         )
     for subject in facts["subjects"]:
         for ack in subject["acks"]:
-            yield f"or, if you know better: {ack}"
+            yield f"{'or, if' if unfit else 'if'} you know better: {ack}"
     if drain is None:
         return
     if drain["dry_run"]:

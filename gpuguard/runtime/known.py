@@ -5,18 +5,18 @@ Nothing here needs root or a running agent. What cannot be read is told with its
 
 import os
 import re
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from gpuguard.errors import Absent, NotUnderstood, ReadFailed, StoreFailed
+from gpuguard.errors import Absent, NotUnderstood, ReadFailed, StoreFailed, UsageError
 from gpuguard.health.state import Health, restore
 from gpuguard.model.events import Cursor
 from gpuguard.model.health import Snapshot, SubjectHealth
-from gpuguard.model.ids import NODE, PciAddress, TokenId, gpu, nvswitch, parse_pci_address
+from gpuguard.model.ids import NODE, PciAddress, TokenId, gpu, kind_of, nvswitch, parse_pci_address
 from gpuguard.model.instants import Instant
 from gpuguard.model.story import OwedAction
 from gpuguard.ports import Clock
@@ -79,8 +79,16 @@ def options(parser: ArgumentParser) -> None:
     """The options that all these commands share."""
     parser.add_argument("--state-dir", metavar="DIR", help="the agent's memory (default: what the configuration says)")
     parser.add_argument("--config", metavar="FILE", help="configuration (default: /etc/gpuguard/config.toml)")
-    parser.add_argument("--root", metavar="DIR", default="/", help="a recorded machine instead of this one")
+    parser.add_argument(
+        "--root", metavar="DIR", type=_folder, default="/", help="a recorded machine instead of this one"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _folder(text: str) -> str:
+    if not os.path.isdir(text):
+        raise ArgumentTypeError(f"{text} is no directory; a recorded machine is one, as fixtures/nodes/h100x8 is")
+    return text
 
 
 def config_path(args: Namespace) -> Path | None:
@@ -88,11 +96,22 @@ def config_path(args: Namespace) -> Path | None:
     return Path(args.config) if args.config else None
 
 
+def is_remembered(args: Namespace) -> bool:
+    """Whether there is a memory to ask: this machine has one, a recorded machine only where one is named for it."""
+    return args.root == "/" or bool(args.state_dir or args.config)
+
+
 def state_dir(args: Namespace) -> Path:
     """Where the memory is.
 
-    Raises  ConfigInvalid when the configuration must be asked and cannot be read
+    Raises  UsageError for a recorded machine whose memory is not named: this machine's is another's;
+            ConfigInvalid when the configuration must be asked and cannot be read
     """
+    if not is_remembered(args):
+        raise UsageError(
+            f"this machine's memory is not that of {args.root}; `gpuguard agent --root {args.root} --state-dir DIR "
+            "--once` makes one, then ask with --state-dir DIR; `gpuguard check` and `gpuguard gpus` need none"
+        )
     if args.state_dir:
         return Path(args.state_dir)
     settings = load_config(config_path(args), {"agent": assembly.Settings}, whole=False).settings("agent")
@@ -207,6 +226,8 @@ def _address(text: str) -> PciAddress | None:
 def _spellings(health: Health) -> Iterator[str]:
     for name in sorted(health.subjects):
         subject = health.subjects[name]
-        yield subject.pci or name
+        number = f"{subject.index} " if subject.index is not None else ""
+        switch = " (NVSwitch)" if kind_of(name) == "nvswitch" else ""
+        yield f"{number}{subject.pci or name}{switch}"
     for uuid in sorted(health.retired):
         yield f"{uuid} (taken out)"

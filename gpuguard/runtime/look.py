@@ -18,15 +18,17 @@ from gpuguard.runtime.tally import Tally
 from gpuguard.store.reader import open_reader
 
 
-def look(parts: Parts, *, state_dir: Path, root: Path, clock: Clock, without: tuple[str, ...] = ()) -> Snapshot:
+def look(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock, without: tuple[str, ...] = ()) -> Snapshot:
     """What stands against the node now: the memory on disk, and what the sources say since, less those in `without`.
 
-    Nothing is written and nothing is done. A memory that cannot be read counts as empty: the kernel's ring still
-    tells of this boot.
+    Nothing is written and nothing is done. A memory that cannot be read counts as empty, and so does one that is not
+    there (`state_dir` None): the kernel's ring still tells of this boot.
     """
     with contextlib.ExitStack() as closing:
         reader: StoreReader | None = None
         try:
+            if state_dir is None:
+                raise Absent("this machine has no memory")
             reader = open_reader(state_dir / DATABASE)
             closing.callback(reader.close)
             health, booted, cursors = remember(reader, parts, clock)

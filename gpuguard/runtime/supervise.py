@@ -7,10 +7,10 @@ Levels, and who moves a source between them:
     watching   its first batch came: an empty one is enough, and sources send one as soon as they stand
     degraded   it works, but lost lines within the last minute, or was started `flapping` times within five
 
-A source says that it is alive by any batch, at least once a minute, and by an empty one that it has read all that
-was there when it began. A failed source is started
-again at its newest cursor after 0.5 s, then 1 s, 2 s, ... 60 s; a run of a minute without failure makes the next
-wait short again. The waits carry no jitter: nothing here is shared between nodes.
+A source says that it is alive by any batch that is not about its own failure, at least once a minute, and by an empty
+one that it has read all that was there when it began. A failed source is started again at its newest cursor after
+0.5 s, then 1 s, 2 s, ... 60 s; a run of a minute without failure makes the next wait short again.
+The waits carry no jitter: nothing here is shared between nodes.
 
 A stand-in (the journal for kmsg) works only while the source that it stands in for is blind.
 """
@@ -238,6 +238,9 @@ class Supervisor:
             return min(settings.longest_wait, settings.first_wait * 2.0 ** min(watch.failures_in_a_row - 1, 30))
 
     def _emitted(self, watch: _Watch, batch: Batch) -> None:
+        if not batch.alive:
+            self._put(batch)
+            return
         now = self._clock.now()
         losses = [event for event in batch.events if isinstance(event, LinesLost)]
         with self._changed:

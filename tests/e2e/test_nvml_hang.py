@@ -85,8 +85,10 @@ def test_a_call_that_never_returns_is_found_and_holds_nothing_else_up(tmp_path: 
             assert max(during[name], after[name]) < seconds + ANSWERS_WITHIN, name
         checked = json.loads(agent.run("check", "--json").stdout)
         assert "nvml_unresponsive" in json.dumps(checked)
-        # What was measured before is old now, and is told no more rather than told again and again.
-        assert child not in agent.children()
+        ends = time.monotonic() + NOTICED_WITHIN
+        while child in agent.children():  # it was killed, and is buried when the agent next looks
+            assert time.monotonic() < ends, "the process that hung is still there"
+            time.sleep(0.1)
 
 
 def test_once_the_driver_answers_again_the_finding_is_taken_back(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ found["other device"] = tried(os.open, "/dev/mem", os.O_RDONLY)
 found["writable code"] = tried(mmap.mmap, -1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, 7)
 found["new namespace"] = tried(unshare)
 found["root's home"] = tried(os.listdir, "/root")
+found["another's process"] = tried(os.open, "/proc/1/stat", os.O_RDONLY)
 found["uid"] = os.getuid()
 status = dict(line.rstrip("\n").split(":\t", 1) for line in open("/proc/self/status") if ":\t" in line)
 found["capabilities"] = int(status["CapEff"], 16)
@@ -189,18 +190,14 @@ def test_metrics_answer_on_loopback(agent: systemd.Machine) -> None:
 
 
 def test_the_gpus_are_seen_from_inside_the_sandbox(agent: systemd.Machine) -> None:
-    """NVML in its child process, and the processes of other users, which the checks of the GPU stack look at."""
+    """NVML in its child process, as a user without power."""
     require("gcc", not lacking(), lacking())
     asked = json.loads(agent.run("/usr/bin/gpuguard", "gpus", "--json").stdout)
     assert asked["from"] == "agent"
     assert [gpu["readings"]["gpu_index"] for gpu in asked["gpus"]] == list(range(8))
     assert all(gpu["readings"]["sm_active_ratio"] > 0.5 for gpu in asked["gpus"])
-    sources = {
-        source["name"]: source
-        for source in json.loads(agent.run("cat", "/var/lib/gpuguard/snapshot.json").stdout)["shell"]["sources"]
-    }
-    assert sources["nvml"]["level"] == "watching"
-    assert sources["process_states"]["level"] == "watching", sources
+    snapshot = json.loads(agent.run("cat", "/var/lib/gpuguard/snapshot.json").stdout)
+    assert {s["name"]: s["level"] for s in snapshot["shell"]["sources"]}["nvml"] == "watching"
 
 
 def test_a_stopped_agent_takes_its_children_with_it(agent: systemd.Machine) -> None:
@@ -243,7 +240,8 @@ def test_a_stopped_agent_ends_cleanly(agent: systemd.Machine) -> None:
 
 def test_the_sandbox_holds(agent: systemd.Machine) -> None:
     found = json.loads(agent.run("cat", "/var/lib/gpuguard/probe.json").stdout)
-    allowed = {"/var/lib/gpuguard/probe", "read kmsg"}
+    # Whether the driver's services run and what hangs in it is seen in the processes of others.
+    allowed = {"/var/lib/gpuguard/probe", "read kmsg", "another's process"}
     assert {what for what, result in found.items() if result == "done"} == allowed
     assert found["uid"] != 0
     assert found["capabilities"] == CAP_SYSLOG

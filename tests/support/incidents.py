@@ -120,9 +120,9 @@ class Machine:
         self.running = True
         self.store = open_store(self.state_dir / DATABASE, clock=self.clock).store
         health, booted, _ = remember(self.store, self.parts, self.clock)
-        self._tally = Tally(version=__version__, mode=self.parts.policy.mode, policy=self.parts.policy.name)
+        self.tally = Tally(version=__version__, mode=self.parts.policy.mode, policy=self.parts.policy.name)
         self.loop = Loop(
-            store=self.store, health=health, detectors=self.parts.detectors, clock=self.clock, tally=self._tally,
+            store=self.store, health=health, detectors=self.parts.detectors, clock=self.clock, tally=self.tally,
             rules=self.parts.policy, settings=self.parts.loop, act=self._sent.append, ask=lambda _: None,
             told=lambda _: None,
         )  # fmt: skip
@@ -186,7 +186,7 @@ class Machine:
         kmsg = SourceView(
             name="kmsg", level="watching", reason="", last_success_utc=self.clock.now().utc, lost=0, restarts=0
         )
-        facts = self._tally.facts(sources or (kmsg,), self.loop.action_counts(), 0)
+        facts = self.tally.facts(sources or (kmsg,), self.loop.action_counts(), 0)
         facts = msgspec.structs.replace(facts, cpu_seconds=0.5, resident_bytes=40_000_000)
         snapshot = take(self.loop.health, facts, self.clock.now())
         assert Cache(str(self.state_dir)).write(msgspec.json.encode(snapshot))

@@ -1,5 +1,6 @@
 """The real agent on this machine, in a folder of its own, with an environment that tests and benchmarks choose."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -99,5 +100,6 @@ class LiveAgent:
         found = [self.pid]
         for pid in found:
             for task in Path(f"/proc/{pid}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+                    found += [int(child) for child in (task / "children").read_text().split()]
         return found[1:]

@@ -25,7 +25,7 @@ OTHERS = {
 SPECIAL: dict[str, Value] = {
     "clock_events": 0x84,
     "fabric_health_mask": 0b0001_10_10_10_01,  # bandwidth degraded, the rest well, configuration right
-    "nvml_call_seconds": (*range(10, 10 * len(NVML_CALL_BOUNDS) + 1, 10), 100, 2.5),
+    "nvml_call_seconds": ("fields", *range(10, 10 * len(NVML_CALL_BOUNDS) + 1, 10), 100, 2.5),
     "gpu_name": "NVIDIA H100 80GB HBM3",
     "driver_version": "570.124.06",
 }

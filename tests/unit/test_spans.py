@@ -46,3 +46,22 @@ def test_a_counter_that_never_rests_keeps_a_bounded_memory() -> None:
         counter = counter.seen(second * 3, instant(float(second)), 300.0)
     assert len(counter.steps) <= PIECES + 1
     assert 800 <= counter.growth() <= 1000
+
+
+def test_what_grew_while_nobody_looked_is_no_burst_of_this_moment() -> None:
+    rate = Counter().seen(0.0, instant(0.0), 300.0, as_rate=True)
+    for mono in range(30, 1230, 30):
+        rate = rate.seen(0.0, instant(float(mono)), 300.0, as_rate=True)
+    # Away for 6000 seconds, in which it grew by 40.
+    assert 1.0 < rate.seen(40.0, instant(7200.0), 300.0, as_rate=True).growth() <= 2.0
+    assert rate.seen(40.0, instant(1230.0), 300.0, as_rate=True).growth() == 40.0
+    # One that is counted, not taken as a rate, loses nothing.
+    counted = Counter().seen(0.0, instant(0.0), 300.0)
+    assert counted.seen(1.0, instant(7200.0), 300.0).growth() == 1.0
+
+
+def test_looking_alone_is_written_down_once_a_window() -> None:
+    seen = [Counter().seen(5.0, instant(0.0), 300.0, as_rate=True)]
+    for mono in range(30, 900, 30):
+        seen.append(seen[-1].seen(5.0, instant(float(mono)), 300.0, as_rate=True))
+    assert len({id(one) for one in seen}) == 3

@@ -1,6 +1,6 @@
 """What this machine should have and what its PCI bus shows of it: the expectation that others judge by.
 
-Reads     /sys/bus/pci/devices/<address>/{vendor,device,class,subsystem_device}, /sys/class/dmi/id/{sys_vendor,
+Reads     /sys/bus/pci/devices/<address>/{vendor,device,class,subsystem_device,driver}, /sys/class/dmi/id/{sys_vendor,
           product_name}; the kernel's own copies, so no device is reached and nothing can hang
 Emits     one slow sweep: the node's row and one of each GPU
 Cursor    none: it looks at the present
@@ -10,6 +10,7 @@ Source    Linux drivers/pci/pci-sysfs.c, drivers/firmware/dmi-id.c; PCI Code and
 A machine without a profile is no fault: what nobody knows to expect is absent from the rows.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from gpuguard.sweeping.rounds import Rounds, Rows
 NAME = "machine"
 DMI = "sys/class/dmi/id"
 SWITCH_CLASS = "0x0680"
+DRIVER = "nvidia"
 
 
 def _count(name: str, help: str, *, metric: str | None = "", high: float = 1024) -> Quantity:
@@ -44,6 +46,7 @@ QUANTITIES = (
     ),
     _count("gpus_expected", "GPUs that the machine should have."),
     _count("gpus_on_bus", "GPUs that the kernel lists on the PCI bus."),
+    _count("gpus_for_driver", "GPUs on the bus that no other driver has, as vfio-pci would.", metric=None),
     _count("nvswitches_expected", "NVSwitches that the machine should show on the PCI bus.", metric=None),
     _count("nvswitches_on_bus", "NVSwitches that the kernel lists on the PCI bus.", metric=None),
     _count("ib_ports_expected", "RDMA ports that the machine should have for computing, at least.", metric=None),
@@ -153,6 +156,16 @@ class Machine:
             product=self._firmware("product_name"),
         )  # fmt: skip
 
+    def _driver_of(self, pci: PciAddress) -> str | None:
+        """The kernel driver that has the device; None while no driver has.
+
+        Source  Linux drivers/base/dd.c: the link `driver` in a device's folder
+        """
+        try:
+            return os.path.basename(os.readlink(self._root / DEVICES / pci / "driver"))
+        except OSError:
+            return None
+
     def _firmware(self, file: str) -> str | None:
         try:
             return read_text(self._root / DMI / file) or None
@@ -161,7 +174,8 @@ class Machine:
 
     def _node(self, name: str | None, profile: Profile | None, seen: Seen, gpus: int) -> Values:
         site = self._settings
-        values: Values = {"gpus_on_bus": gpus, "nvswitches_on_bus": len(seen.switches)}
+        ours = sum(self._driver_of(one.pci) in (None, DRIVER) for one in seen.gpus)
+        values: Values = {"gpus_on_bus": gpus, "gpus_for_driver": ours, "nvswitches_on_bus": len(seen.switches)}
         known = profile or NOTHING
         if name is not None:
             values["machine_profile"] = name

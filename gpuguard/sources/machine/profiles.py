@@ -55,6 +55,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     gpu: tuple[str, ...]
     switch: tuple[str, ...] = ()
+    switchless: bool = False
     at_most: int = 0
     on: Literal["hardware", "virtual", "not virtual", ""] = ""
     vendor: tuple[str, ...] = ()
@@ -66,6 +67,7 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return (
             count > 0
             and (not self.switch or any(switch.named_by(self.switch) for switch in seen.switches))
+            and not (self.switchless and seen.switches)
             and (not self.at_most or count <= self.at_most)
             and (self.on in ("", seen.kind) or (self.on == "not virtual" and seen.kind != "virtual"))
             and (not self.vendor or (seen.vendor or "").startswith(self.vendor))
@@ -76,7 +78,8 @@ class Match(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def conditions(self) -> int:
         """How many conditions it makes; a subsystem counts as one."""
         exact = any(name.count(":") == 2 for name in self.gpu)
-        return sum(map(bool, (self.gpu, exact, self.switch, self.at_most, self.on, self.vendor, self.product)))
+        asked = (self.gpu, exact, self.switch, self.switchless, self.at_most, self.on, self.vendor, self.product)
+        return sum(map(bool, asked))
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ changes: then this is made anew. What failed otherwise is unknown in this row an
 of the whole library, ends the row.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,7 +34,19 @@ class Counts:
     """What went wrong, over all GPUs, since this process began."""
 
     errors: int = 0
-    rejected: int = 0
+    last: int = 0  # the newest of the errors
+    codes: Counter[int] = field(default_factory=Counter)  # errors, by NVML's code
+    columns: Counter[str] = field(default_factory=Counter)  # values that could not be, by column
+
+    def erred(self, code: int) -> None:
+        """A call failed with this code."""
+        self.errors += 1
+        self.last = code
+        self.codes[code] += 1
+
+    def reject(self, column: str) -> None:
+        """A value of the column could not be, and is not believed."""
+        self.columns[column] += 1
 
     def put(self, row: Values, where: Column, raw: object) -> None:
         """The column has the raw value in base units; unknown where that cannot be."""
@@ -42,7 +55,7 @@ class Counts:
             if where.low <= value <= where.high:  # false for NaN
                 row[where.name] = value
                 return
-        self.rejected += 1
+        self.reject(where.name)
         row[where.name] = None
 
     def failed(self, row: Values, columns: Sequence[Column], error: NvmlError) -> None:
@@ -52,7 +65,7 @@ class Counts:
         """
         if error.code in ENDS:
             raise error
-        self.errors += 1
+        self.erred(error.code)
         for where in columns:
             row.setdefault(where.name, None)
 

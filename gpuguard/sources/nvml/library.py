@@ -34,9 +34,17 @@ UNKNOWN = 999
 # The machine, or its driver, does not do this: no error, and not asked again until the driver or its mode changes.
 ABSENT_CODES = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED})
 # Nothing can be asked of the GPU any more.
+USUAL_ERRORS = (GPU_IS_LOST, RESET_REQUIRED, UNKNOWN)  # counted from the start: a counter's first step is not missed
 LOST_CODES = frozenset({GPU_IS_LOST, RESET_REQUIRED})
 # Nothing can be asked of the library any more: another process may have more luck, later.
 FATAL_CODES = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH})
+# What a person is told beside the number, of those that keep all of NVML away.
+WORDS = {
+    NO_PERMISSION: "no permission for /dev/nvidia*",
+    DRIVER_NOT_LOADED: "the driver is not loaded",
+    LIBRARY_NOT_FOUND: "there is no libnvidia-ml.so.1",
+    LIB_RM_VERSION_MISMATCH: "driver and library have different versions",
+}
 
 WHOLE_GPU = 0xFFFFFFFF  # the instance of an event or a process that concerns no instance
 ALL_LINKS = 0xFFFFFFFF  # the scope of a field that is summed over NVLinks
@@ -51,7 +59,7 @@ class NvmlError(Exception):
     """NVML's answer was an error; `code` is its nvmlReturn_t."""
 
     def __init__(self, code: int) -> None:
-        super().__init__(f"NVML error {code}")
+        super().__init__(f"NVML error {code}, {WORDS[code]}" if code in WORDS else f"NVML error {code}")
         self.code = code
 
 

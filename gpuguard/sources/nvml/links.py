@@ -71,7 +71,7 @@ def _count(gpu: Gpu, library: Library, counts: Counts) -> int | None:
     if not isinstance(value, NvmlError):
         number = _whole(value)
         if number is None or number < 0:
-            counts.rejected += 1
+            counts.reject("nvlinks_active")
             return None
         return min(number, MOST_LINKS)
     if value.code not in ABSENT_CODES:
@@ -149,7 +149,7 @@ def _state(state: Value, counts: Counts) -> int | None:
         return None
     number = _whole(state)
     if number is None:
-        counts.rejected += 1
+        counts.reject("nvlink_up")
         return None
     return int(number in readings.LINK_UP)
 
@@ -174,7 +174,7 @@ def _bytes(row: Values, kinds: dict[int, Kind], counts: Counts) -> None:
                 parts.append(value * factor)
             else:
                 parts.append(None)
-                counts.rejected += 1
+                counts.reject(column.name)
         row[column.name] = tuple(parts)
 
 
@@ -189,7 +189,7 @@ def _sum(row: Values, column: readings.Column, kinds: Sequence[Kind], counts: Co
                 row[column.name] = None
                 return
             if not 0 <= value <= column.high:
-                counts.rejected += 1
+                counts.reject(column.name)
                 row[column.name] = None
                 return
             total += int(value)

@@ -46,7 +46,7 @@ class Seen(msgspec.Struct, frozen=True, tag="seen"):
     rate: Rate
     rows: dict[SubjectId, Values]
     seconds: float
-    calls: tuple[int | float | None, ...]
+    calls: tuple[str | int | float | None, ...]
     changed: bool = False
     known: dict[str, PciAddress] | None = None
 

@@ -5,6 +5,7 @@ by its UUID, wherever the list has it now:
 
     listed, answers          its row says gpu_up 1
     answers lost or reset    its row says gpu_up 0 and NVML's code, nothing else
+    answers only errors      the same
     seen before, not listed  its row says gpu_up 0 under its last address, until another GPU sits there
     UUID of another, or none its row has no UUID; its address tells it apart
     moved, listed otherwise  its row goes with it; what identifies is read anew
@@ -13,7 +14,6 @@ by its UUID, wherever the list has it now:
 Only what ends NVML as a whole (the driver is gone, or is another version) leaves `sweep`; the rest is in the rows.
 """
 
-import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +31,7 @@ from gpuguard.sources.nvml.library import (
     INVALID_ARGUMENT,
     LOST_CODES,
     NOT_FOUND,
+    USUAL_ERRORS,
     WHOLE_GPU,
     Device,
     Library,
@@ -38,12 +39,10 @@ from gpuguard.sources.nvml.library import (
     NvmlError,
 )
 from gpuguard.sources.nvml.links import read_links
+from gpuguard.sweeping.files import listed
+from gpuguard.sweeping.gpus import DEVICES, is_gpu
 
 Rows = dict[SubjectId, Values]
-
-BUS = "sys/bus/pci/devices"
-VENDOR_NVIDIA = "0x10de"
-GPU_CLASSES = ("0x0300", "0x0302")  # VGA controller, 3D controller
 
 PROCESS_LISTS = (
     ("compute", "nvmlDeviceGetComputeRunningProcesses_v3"),
@@ -73,7 +72,7 @@ class Reader:
 
     def __init__(self, library: Library, root: Path, known: Mapping[str, PciAddress] | None = None) -> None:
         self._library = library
-        self._proc, self._bus = root / "proc", root / BUS
+        self._proc, self._bus = root / "proc", root / DEVICES
         self._seen: dict[str, PciAddress] = dict(known or {})
         self._gpus: dict[str, Gpu] = {}
         self._listing_error = 0
@@ -105,7 +104,7 @@ class Reader:
             if error.code in FATAL_CODES:
                 raise
             if error.code not in ABSENT_CODES | {NOT_FOUND}:  # a process has gone meanwhile
-                self.counts.errors += 1
+                self.counts.erred(error.code)
             return None
 
     def _list(self) -> None:
@@ -113,27 +112,27 @@ class Reader:
         found: dict[str, Gpu] = {}
         self._listing_error = self._nameless = 0
         listing = self._library.devices()
-        for listed in listing:
-            if listed.device is None:
-                if listed.error in FATAL_CODES:
-                    raise NvmlError(listed.error)
-                self.counts.errors += 1
-                self._listing_error = listed.error
+        for place in listing:
+            if place.device is None:
+                if place.error in FATAL_CODES:
+                    raise NvmlError(place.error)
+                self.counts.erred(place.error)
+                self._listing_error = place.error
                 self._nameless += 1
                 continue
-            uuid = listed.device.uuid
+            uuid = place.device.uuid
             known = self._gpus.get(uuid)
-            if not uuid or uuid in found or (known is not None and _is_of_another(listed.device, known, listing)):
-                self._list_twin(listed.device, listed.index, found)
+            if not uuid or uuid in found or (known is not None and _is_of_another(place.device, known, listing)):
+                self._list_twin(place.device, place.index, found)
                 continue
-            if known is not None and known.device is listed.device and known.index == listed.index:
+            if known is not None and known.device is place.device and known.index == place.index:
                 found[uuid] = known
                 continue
             # Listed elsewhere, or again: it may have been moved, reset or replaced, so its calls are tried anew.
             self.changed = True
             if known is not None:
                 self._library.forget(known.device)
-            fresh = self._meet(listed.device, listed.index)
+            fresh = self._meet(place.device, place.index)
             if fresh is not None:
                 found[uuid] = fresh
         for uuid, gone in self._gpus.items():
@@ -153,7 +152,7 @@ class Reader:
         if known is None:
             self.changed = True
             known = self._meet(device, index)
-            self.counts.rejected += 1
+            self.counts.reject("gpu_uuid")
         if known is not None:
             known.named = False
             found[f"{device.uuid}@{known.pci}"] = known
@@ -170,10 +169,10 @@ class Reader:
         except NvmlError as error:
             if error.code in FATAL_CODES:
                 raise
-            self.counts.errors += 1
+            self.counts.erred(error.code)
             code = error.code
         except NotUnderstood:
-            self.counts.rejected += 1
+            self.counts.reject("gpu_pci_id")
         if pci is None:
             self._listing_error = code or self._listing_error
             self._nameless += 1
@@ -239,8 +238,8 @@ class Reader:
             except NvmlError as error:
                 if error.code in FATAL_CODES:
                     raise
-                self.counts.errors += 1
-                if error.code in LOST_CODES:
+                self.counts.erred(error.code)
+                if error.code in LOST_CODES or rate == "fast":
                     one.code = error.code
                     if rate == "slow":
                         continue  # who it was stays known
@@ -279,20 +278,24 @@ class Reader:
         return {
             **self._versions,
             "gpus_visible": visible,
-            "gpus_lost": missing + len(self._gpus) - visible,
-            "rejected_samples_total": self.counts.rejected,
-            "collect_errors_total": self.counts.errors,
+            "gpus_lost": missing + sum(1 for one in self._gpus.values() if one.code in LOST_CODES),
+            "rejected_samples_total": _by_name(self.counts.columns),
+            "collect_errors_total": _by_name({**dict.fromkeys(USUAL_ERRORS, 0), **self.counts.codes}),
         }
 
     def _read_fast(self, one: Gpu, row: Values, others: Rows) -> None:
+        """Raises  NvmlError where the GPU is lost, and where it answered nothing but errors."""
         row["gpu_up"] = 1
         row["nvml_error"] = 0
         row["gpu_uuid"] = one.uuid if one.named else None
         row["gpu_index"] = one.index
         library, counts = self._library, self.counts
+        itself, errors = len(row), counts.errors
         one.fast_fields.read(row, library, one.device, counts)
         one.fast.read(row, library, one.device, counts)
         one.metrics.read(row, library, one.device, counts)
+        if counts.errors != errors and all(value is None for value in list(row.values())[itself:]):
+            raise NvmlError(counts.last)
         if one.mig_mode == 1:
             self._read_instances(one, others)
 
@@ -433,7 +436,7 @@ class Reader:
             if error.code in LOST_CODES | FATAL_CODES:
                 raise
             if error.code not in ABSENT_CODES:
-                self.counts.errors += 1
+                self.counts.erred(error.code)
             return {}
         if not isinstance(attributes, dict):
             return {}
@@ -453,22 +456,21 @@ class Reader:
 def gpus_on_bus(bus: Path) -> list[PciAddress]:
     """The addresses of NVIDIA's GPUs, but for those that another driver has, as one that is passed to a guest."""
     found = []
-    try:
-        names = sorted(os.listdir(bus))
-    except OSError:
-        return []
-    for name in names:
+    for name in listed(bus):
         try:
-            if (bus / name / "vendor").read_text(encoding="ascii").strip() != VENDOR_NVIDIA:
-                continue
-            if not (bus / name / "class").read_text(encoding="ascii").startswith(GPU_CLASSES):
-                continue
-            with contextlib.suppress(FileNotFoundError):  # no driver: it may have let go of what it lost
-                if os.path.basename(os.readlink(bus / name / "driver")) != "nvidia":
-                    continue
-            found.append(parse_pci_address(name))
-        except (OSError, UnicodeDecodeError, NotUnderstood):
-            continue  # gone meanwhile, or no device of ours
+            pci = parse_pci_address(name)
+        except NotUnderstood:
+            continue  # a bridge of odd firmware
+        if not is_gpu(bus / name):
+            continue
+        try:
+            driver = os.path.basename(os.readlink(bus / name / "driver"))
+        except FileNotFoundError:
+            driver = "nvidia"  # it may have let go of what it lost
+        except OSError:
+            continue  # gone meanwhile
+        if driver == "nvidia":
+            found.append(pci)
     return found
 
 
@@ -495,6 +497,11 @@ def _is_of_another(device: Device, known: Gpu, listing: Sequence[Listed]) -> boo
     return known.device is not device and any(
         other.device is known.device and known.device.uuid == device.uuid for other in listing
     )
+
+
+def _by_name(counts: Mapping[int, int] | Mapping[str, int]) -> tuple[str | int, ...]:
+    """Each name and its count, in turn."""
+    return tuple(part for name, count in sorted(counts.items()) for part in (str(name), count))
 
 
 def _lost(uuid: str | None, code: int) -> Values:

@@ -34,7 +34,12 @@ from gpuguard.model.instants import Instant, seconds_between
 from gpuguard.model.readings import Rate, Value, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Clock
-from gpuguard.sources.nvml.library import DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, LIBRARY_NOT_FOUND
+from gpuguard.sources.nvml.library import (
+    DRIVER_NOT_LOADED,
+    LIB_RM_VERSION_MISMATCH,
+    LIBRARY_NOT_FOUND,
+    NO_PERMISSION,
+)
 from gpuguard.sources.nvml.protocol import (
     Begin,
     Begun,
@@ -49,6 +54,7 @@ from gpuguard.sources.nvml.protocol import (
     decode_report,
     encode,
 )
+from gpuguard.sources.nvml.rates import Rates
 
 NAME = "nvml"
 RECORDING = "nvml.json"
@@ -56,8 +62,10 @@ CHILD = "gpuguard.sources.nvml.child"
 RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
 HOLDS_GPU = frozenset({79})
 HOLDS_NODE = frozenset({119, 120})
+RECOVERY_CHANGED = 154
+# Reasons to refuse that have a finding of their own: driver_absent and driver_mismatch.
+TOLD_OTHERWISE = frozenset({NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH})
 INTERVALS = 3  # a row is good for so many: one sweep may be late, and one be lost
-FAILURE_HOLDS = 180.0  # seconds: supervision tries again within a minute
 FIRST_WINDOW = 0.2  # seconds between the first two looks; the counters behind GPM are renewed every 100 ms
 TELLS_WITHIN = 0.3  # seconds for a stuck child to say where; that thread is not stuck
 ENDS_WITHIN = 3.5  # seconds for a child to leave the driver in order
@@ -161,6 +169,7 @@ class Nvml:
         self._held: dict[PciAddress, float] = {}
         self._node_held = 0.0
         self._waits_for_window = False  # some activity was not known at the last look
+        self._rates = Rates()
         self._taken = 0
         self._due = 0
         self._dues: dict[Rate, float] = {}  # when the next sweep of each class is due; empty before the first
@@ -192,7 +201,7 @@ class Nvml:
     def _failed(self, why: str) -> ReadFailed:
         """What to raise, after the node's row said so: supervision knows that this is blind, the node is to know it."""
         self._failing, self._failure = True, why
-        self._sweep_of(self._clock.now(), "fast", {NODE: {**self._well(), **self._counts()}}, FAILURE_HOLDS)
+        self._tell_failure({**self._well(), **self._counts()})
         return ReadFailed(why)
 
     def _well(self) -> Values:
@@ -259,6 +268,7 @@ class Nvml:
         if isinstance(report, Refused):
             self._part_with(child)
             if report.code == LIBRARY_NOT_FOUND:
+                self._tell_refused(report.code)
                 raise Absent("libnvidia-ml.so.1 is not installed; without NVIDIA's driver there is no GPU to look at")
             self._refused(report)
         return child
@@ -268,6 +278,9 @@ class Nvml:
         if child not in self._left and not child.stop(ENDS_WITHIN):
             self._left.append(child)
 
+    def _tell_refused(self, code: int) -> None:
+        self._tell_failure({"nvml_init_error": code, **self._well(), **self._counts()})
+
     def _refused(self, report: Refused) -> None:
         """Raises ReadFailed, after the node's row said why."""
         words = {
@@ -275,11 +288,9 @@ class Nvml:
             18: "driver and library are of different versions: reboot, or reload the driver",
         }.get(report.code, "see `dmesg | grep NVRM`")
         why = f"NVML refuses with error {report.code}; {words}"
-        # Of another version is a finding of its own, and without a driver there may never have been a GPU.
-        if report.code != LIB_RM_VERSION_MISMATCH and (self._known or report.code != DRIVER_NOT_LOADED):
+        if report.code not in TOLD_OTHERWISE:
             self._failing, self._failure = True, why
-        row = {"nvml_init_error": report.code, **self._well(), **self._counts()}
-        self._sweep_of(self._clock.now(), "fast", {NODE: row})
+        self._tell_refused(report.code)
         raise ReadFailed(why)
 
     def _answer(self, child: Talk, request: Request, deadline: float, wanted: type[Report]) -> Report:
@@ -333,18 +344,23 @@ class Nvml:
         wait = min(self._settings.longest_wait, self._settings.first_wait * 2.0 ** min(in_a_row - 1, 30))
         self._hang = _Hang(asked, now.mono, call, in_a_row, wait)
         self._hanging = True
-        self._tell_hung(wait)
+        self._tell_hung()
 
-    def _tell_hung(self, wait: float) -> None:
-        """The node's row says that NVML hangs; good until after the next try."""
+    def _tell_hung(self) -> None:
+        """The node's row says that NVML hangs; good until after the next try, whenever supervision makes it."""
         assert self._hang is not None
         now = self._clock.now()
         row: Values = {
             "nvml_hung": 1, "nvml_hung_for_seconds": round(now.mono - self._hang.asked, 3),
             "nvml_hung_call": self._hang.call, **self._counts(),
         }  # fmt: skip
-        good_for = wait + self._settings.init_deadline + INTERVALS * self._settings.fast
-        self._sweep_of(now, "fast", {NODE: row}, good_for)
+        self._tell_failure(row)
+
+    def _tell_failure(self, row: Values) -> None:
+        settings = self._settings
+        good_for = settings.longest_wait + settings.init_deadline + INTERVALS * settings.fast
+        event = self._sweep(self._clock.now(), "fast", {NODE: row}, good_for)
+        self._emit(Batch(source=NAME, events=(event,), alive=False))
 
     def _wait_out_hang(self) -> None:
         """It is time to try again after a hang; the node's row says that it still stands.
@@ -361,9 +377,9 @@ class Nvml:
             # One that not even SIGKILL ends is stuck in the driver, where the next would be too.
             wait = settings.longest_wait if self._left else hang.wait
             self._pause(min(settings.fast, hang.judged + wait - now))
+            self._count_missed(self._clock.now().mono)
+            self._tell_hung()
         self._left = [left for left in self._left if not left.gone()]
-        self._count_missed(now)
-        self._tell_hung(settings.longest_wait)
         if self._left:
             hang.judged = now
             raise ReadFailed(
@@ -474,7 +490,10 @@ class Nvml:
             self._waits_for_window = any(
                 "sm_active_ratio" in row and row["sm_active_ratio"] is None for row in report.rows.values()
             )
-        self._sweep_of(self._clock.now(), rate, report.rows)
+        at = self._clock.now()
+        if rate == "fast":
+            self._rates.fill(report.rows, at.mono)
+        self._sweep_of(at, rate, report.rows)
         return report.changed
 
     def _wait_while_held(self) -> None:
@@ -493,10 +512,11 @@ class Nvml:
             "samples_taken_total": self._taken,
         }
 
-    def _sweep_of(self, now: Instant, rate: Rate, rows: dict[SubjectId, Values], good_for: float | None = None) -> None:
-        valid_for = INTERVALS * self._settings.every(rate) if good_for is None else good_for
-        event = Sweep(id=self._id(now, rate), at=now, source=NAME, rate=rate, valid_for=valid_for, rows=rows)
-        self._hand_over(event)
+    def _sweep_of(self, now: Instant, rate: Rate, rows: dict[SubjectId, Values]) -> None:
+        self._hand_over(self._sweep(now, rate, rows, INTERVALS * self._settings.every(rate)))
+
+    def _sweep(self, now: Instant, rate: Rate, rows: dict[SubjectId, Values], good_for: float) -> Sweep:
+        return Sweep(id=self._id(now, rate), at=now, source=NAME, rate=rate, valid_for=good_for, rows=rows)
 
     def _witness(self, report: Xid) -> None:
         """The core has a second witness of an Xid."""
@@ -505,6 +525,8 @@ class Nvml:
         parsed = Parsed(kind="xid", xid=report.xid, pci=report.pci, detail=detail)
         if report.xid in HOLDS_GPU | HOLDS_NODE:
             self._hold(report.xid, report.pci, now.mono + self._settings.hold_for)
+        if report.xid == RECOVERY_CHANGED:
+            self._asked = True  # the event does not say to what; the next fast sweep does
         raw = f"NVML event: Xid {report.xid}"
         self._hand_over(LogLine(id=self._id(now, "xid"), at=now, source=NAME, parsed=parsed, raw=raw))
 

@@ -2,10 +2,14 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 from time import perf_counter
 
 from gpuguard.model.quantities import NVML_CALL_BOUNDS
 from gpuguard.sources.nvml.library import Answer, Device, Library, Listed, Noticed, Part, Raw, Value
+
+# A batch of fields and a sample of activity each take many times what a single call does.
+GROUPS = ("call", "fields", "gpm")
 
 
 class Stopwatch:
@@ -13,23 +17,24 @@ class Stopwatch:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._counts = [0] * (len(NVML_CALL_BOUNDS) + 1)
-        self._sum = 0.0
+        self._counts = {group: [0] * (len(NVML_CALL_BOUNDS) + 1) for group in GROUPS}
+        self._sums = dict.fromkeys(GROUPS, 0.0)
         self.current = ""
 
     @property
-    def histogram(self) -> tuple[int | float | None, ...]:
-        """How many calls took at most each bound, then how many there were, then their sum in seconds."""
-        total, below = 0, []
-        for count in self._counts:
-            total += count
-            below.append(total)
-        return (*below, round(self._sum, 6))
+    def histogram(self) -> tuple[str | int | float | None, ...]:
+        """For each group of calls its name, how many took at most each bound, how many there were, and their sum in
+        seconds.
+        """
+        told: list[str | int | float | None] = []
+        for group, counts in self._counts.items():
+            told += (group, *accumulate(counts), round(self._sums[group], 6))
+        return tuple(told)
 
-    def _took(self, began: float) -> None:
+    def _took(self, began: float, group: str = "call") -> None:
         seconds = perf_counter() - began
-        self._counts[bisect_left(NVML_CALL_BOUNDS, seconds)] += 1
-        self._sum += seconds
+        self._counts[group][bisect_left(NVML_CALL_BOUNDS, seconds)] += 1
+        self._sums[group] += seconds
         self.current = ""
 
     def open(self) -> None:
@@ -84,7 +89,7 @@ class Stopwatch:
         try:
             return self._library.fields(device, wanted)
         finally:
-            self._took(began)
+            self._took(began, "fields")
 
     def gpm(self, device: Device, metrics: tuple[int, ...], instance: int | None = None) -> Sequence[Value] | None:
         """As the library; a sample and its metrics count as one call."""
@@ -93,7 +98,7 @@ class Stopwatch:
         try:
             return self._library.gpm(device, metrics, instance)
         finally:
-            self._took(began)
+            self._took(began, "gpm")
 
     def parts(self, device: Device) -> Sequence[Part]:
         """As the library; counts as one call."""

@@ -280,6 +280,23 @@ def test_why_is_named_only_where_there_is_a_memory(
     assert hint in capsys.readouterr().out
 
 
+def test_this_machines_memory_says_nothing_of_a_recorded_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = Machine(tmp_path)
+    lost_gpu(here)
+    here.stop()
+    monkeypatch.setattr("gpuguard.commands.check.STATE_DIR", str(here.state_dir))
+    monkeypatch.setattr("gpuguard.commands.check.CONFIG", str(tmp_path / "none.toml"))
+    root = tmp_path / "root"
+    (root / "dev").mkdir(parents=True)
+    (root / "dev/kmsg").write_text("4,1,1000000,-;NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06\n")
+    cli.run(["check", "--root", str(root), "--json"])
+    assert json.loads(capsys.readouterr().out)["subjects"] == []
+    cli.run(["check", "--root", str(root), "--state-dir", str(here.state_dir), "--json"])
+    assert json.loads(capsys.readouterr().out)["subjects"] != []
+
+
 def test_a_machine_that_cannot_be_read_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["check", "--root", str(tmp_path), "--state-dir", str(tmp_path / "none")]) == 3
     assert "kmsg" in capsys.readouterr().out

@@ -8,10 +8,12 @@ import pytest
 from gpuguard import cli
 from gpuguard.commands import gpus
 from gpuguard.model.health import Snapshot, SubjectView
-from gpuguard.model.ids import SubjectId
+from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.model.readings import Group, Values
 from gpuguard.runtime import board
+from gpuguard.runtime.words import date
 from tests.support.core import instant
+from tests.support.machines import machine
 from tests.support.snapshots import full
 
 GIB = 2**30
@@ -20,10 +22,14 @@ BUSY: Values = {
     "gpu_index": 0, "gpu_up": 1, "temperature_celsius": 64, "power_watts": 512.4, "power_limit_watts": 700.0,
     "utilization_ratio": 1.0, "sm_active_ratio": 0.974, "tensor_active_ratio": 0.61, "dram_active_ratio": 0.0,
     "memory_used_bytes": 68 * GIB, "memory_total_bytes": 80 * GIB, "nvlinks_active": 17, "nvlink_up": (1,) * 17 + (0,),
-    "process_count": 1,
+    "process_count": 1, "gpu_name": "NVIDIA H100 80GB HBM3",
 }  # fmt: skip
 # No NVLink, no SM counters; power was asked for without an answer.
-PLAIN: Values = {"gpu_index": 1, "temperature_celsius": 40, "power_watts": None, "utilization_ratio": 0.0}
+PLAIN: Values = {
+    "gpu_up": 1,
+    "gpu_name": "NVIDIA H100 80GB HBM3", "gpu_index": 1, "temperature_celsius": 40, "power_watts": None,
+    "utilization_ratio": 0.0,
+}  # fmt: skip
 
 
 def with_readings(**rows: Values) -> Snapshot:
@@ -48,7 +54,11 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> None:
             }
             for gi in (13, 2)
         },
-        **{f"process:{FIRST[4:]}/4711": {"process_name": "python3", "process_memory_bytes": 66 * GIB}},
+        node={"driver_version": "570.124.06", "cuda_version": "12.8"},
+        **{
+            f"process:{FIRST[4:]}/4711": {"process_name": "python3", "process_memory_bytes": 66 * GIB},
+            f"process:{SECOND[4:]}/4712": {"process_name": "notebook", "process_mig": 13},
+        },
     )
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (taken, "agent"))
 
@@ -57,14 +67,17 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_fits_and_tells_absent_from_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     cli.run(["gpus", "--config", "/dev/null"])
     out = capsys.readouterr().out
-    head, first, second, *rest = out.splitlines()
+    when, head, first, second, *rest = out.splitlines()
+    assert when == f"{date(instant(1.0).utc)}  2 x NVIDIA H100 80GB HBM3, driver 570.124.06, CUDA 12.8"
     assert rest[0].split() == ["gi", "2", "1g.10gb", "-", "25", "-", "-", "0.0/10.0"]
     assert rest[1].split()[:2] == ["gi", "13"]
     assert head == gpus.HEAD
     assert max(map(len, out.splitlines())) <= 80
     assert first.split() == ["0", "healthy", "64", "512/700", "100", "97", "61", "0", "68.0/80.0", "17/18", "1"]
     assert second.split() == ["1", "healthy", "40", "?/-", "0", "-", "-", "-", "-/-", "-", "-"]
-    assert any("4711" in line and "66.0" in line and "python3" in line for line in rest)
+    assert [line.split() for line in rest[-2:]] == [
+        ["0", "4711", "-", "66.0", "python3"], ["1/13", "4712", "-", "?", "notebook"]
+    ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("shown")
@@ -80,6 +93,50 @@ def test_json_has_everything_that_was_measured(capsys: pytest.CaptureFixture[str
     assert [instance["mig_gpu_instance"] for instance in facts["gpus"][1]["instances"]] == [2, 13]
 
 
+@pytest.mark.parametrize(
+    ("rows", "state", "told"),
+    [
+        ({}, "healthy", ""),
+        ({FIRST: {"gpu_index": 0, "gpu_up": 0, "gpu_uuid": "GPU-1"}}, "unknown", "tells nothing of 1 of 2 GPUs"),
+        ({FIRST: {"gpu_index": 0, "power_limit_watts": 700.0}}, "unknown", "tells nothing of 1 of 2 GPUs"),
+        (
+            {FIRST: {"nvlinks_expected": 18, "gpu_up": 1}, SECOND: {}},
+            "unknown",
+            "nothing is measured: the driver does not answer",
+        ),
+    ],
+)
+def test_a_gpu_that_tells_nothing_is_a_row_of_question_marks(
+    rows: dict[str, Values], state: str, told: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    taken = with_readings(**rows)
+    monkeypatch.setattr(board, "measured", lambda parts, **rest: (taken, "agent"))
+    cli.run(["gpus", "--config", "/dev/null"])
+    out = capsys.readouterr().out
+    _, head, first, second, *_ = out.splitlines()
+    assert first.split()[1] == state
+    assert ("?" in first) is bool(told)
+    assert told in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert first.index("/") == second.index("/") > head.index("POWER")
+    assert second.split()[1] == ("healthy" if SECOND not in rows else "unknown")
+
+
+def test_a_hang_is_told_below_a_table_that_is_not_too_old_yet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finding = msgspec.structs.replace(
+        full().subjects[0].findings[0], subject=NODE, check="nvml_unresponsive", code="nvml_unresponsive",
+        severity="degraded", reason="nvmlDeviceGetPowerUsage hangs for 4 s",
+    )  # fmt: skip
+    node = msgspec.structs.replace(full().subjects[0], id=NODE, state="watched", findings=(finding,), index=None)
+    taken = msgspec.structs.replace(with_readings(), subjects=(node,))
+    monkeypatch.setattr(board, "measured", lambda parts, **rest: (taken, "agent"))
+    cli.run(["gpus", "--config", "/dev/null"])
+    assert "node degraded nvml_unresponsive: nvmlDeviceGetPowerUsage hangs for 4 s\n" in capsys.readouterr().out
+
+
 def test_no_gpu_is_a_refusal_with_a_next_step(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +144,20 @@ def test_no_gpu_is_a_refusal_with_a_next_step(
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (bare, "look"))
     assert cli.run(["gpus", "--config", "/dev/null"]) == 2
     assert "gpuguard status" in capsys.readouterr().err
+
+
+def test_a_recorded_machine_has_no_part_in_this_ones_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(board, "measured", lambda parts, **rest: asked.append(rest) or (with_readings(), "look"))
+    folder = str(machine("l40sx4"))
+    cli.run(["gpus", "--root", folder])
+    cli.run(["gpus", "--root", folder, "--state-dir", "/named"])
+    assert [str(rest["state_dir"]) for rest in asked] == ["None", "/named"]  # type: ignore[index]
+    with pytest.raises(SystemExit):
+        cli.run(["gpus", "--root", f"{folder}/nowhere"])
+    assert "is no directory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["0", "nan", "quick", "1e9"])
@@ -102,7 +173,8 @@ def test_an_agent_that_does_not_answer_is_no_snapshot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "state", "code"), [({}, "unknown", 1), ({"gpu_up": 0}, "unknown", 1), ({"gpu_up": 1}, "healthy", 0)]
+    ("values", "state", "code"),
+    [({}, "unknown", 1), ({"gpu_up": 0}, "unknown", 1), ({"gpu_up": 1, "temperature_celsius": 40}, "healthy", 0)],
 )
 def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], values: Values, state: str, code: int
@@ -114,4 +186,6 @@ def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
     told = msgspec.structs.replace(told, subjects=(view,), readings={name: groups} if values else {})
     monkeypatch.setattr(board, "measured", lambda parts, **rest: (told, "agent"))
     assert cli.run(["gpus", "--config", "/dev/null"]) == code
-    assert capsys.readouterr().out.splitlines()[1].split()[1] == state
+    assert capsys.readouterr().out.splitlines()[2].split()[1] == state
+    cli.run(["gpus", "--config", "/dev/null", "--json"])
+    assert json.loads(capsys.readouterr().out)["gpus"][0]["state"] == state

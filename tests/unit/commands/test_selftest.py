@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,25 @@ def test_a_fresh_node_is_told_what_to_do_next(tmp_path: Path) -> None:
 def test_a_node_that_is_to_act_needs_its_actuator(tmp_path: Path) -> None:
     acting = parts(tmp_path, '[policy]\nmode = "drain"')
     assert results(list(selftest.node(acting, known(tmp_path), machine("h100x8"))))["actuator"] == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "words"),
+    [("h100x8", "OK", "570.124.06 tells of 8 GPUs"), ("h100x8-lost", "WARN", "tells of 7 of 8 GPUs")],
+)
+def test_what_the_driver_tells_is_told(name: str, result: str, words: str, tmp_path: Path) -> None:
+    whole = assemble(Path(os.devnull))
+    (line,) = selftest.driver(whole, known(tmp_path), machine(name))
+    assert (line.result, line.message) == (result, words)
+
+
+def test_a_driver_that_does_not_answer_is_told_with_the_next_step(tmp_path: Path) -> None:
+    shutil.copytree(machine("h100x8"), tmp_path / "root", ignore=shutil.ignore_patterns("nvml.json"))
+    (line,) = selftest.driver(assemble(Path(os.devnull)), known(tmp_path), tmp_path / "root")
+    assert line.result == "WARN"
+    assert "libnvidia-ml.so.1" in line.next_step
+    shutil.rmtree(tmp_path / "root/sys/bus/pci/devices")
+    assert not list(selftest.driver(assemble(Path(os.devnull)), known(tmp_path), tmp_path / "root"))
 
 
 SLURM = '[actuator]\ntarget = "slurm"'

@@ -4,10 +4,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuguard.cli import run
-from gpuguard.model.health import SourceView
+from gpuguard.model.health import Snapshot, SourceView
 from gpuguard.store.reader import DATABASE_NAME
 from tests.support.incidents import LOST, Machine, ask, config_text, lost_gpu
 
@@ -35,6 +36,17 @@ def test_a_healthy_node_with_a_running_agent_needs_nobody(node: Machine, capsys:
     assert "mode drain (drains by itself), policy default" in text
     assert "OK: nothing stands against this node" in text
     assert "attention" not in text
+
+
+def test_sources_that_simply_watch_share_a_line(node: Machine, capsys: Output) -> None:
+    def source(name: str, lost: int = 0) -> SourceView:
+        return SourceView(name=name, level="watching", reason="", last_success_utc=1.7e9, lost=lost, restarts=0)
+
+    node.publish(source("pcie"), source("nvml"), source("edac", lost=3))
+    assert ask(node, "status") == 0
+    text = capsys.readouterr().out
+    assert "watching: pcie, nvml\n" in text
+    assert "edac watching; last success 2023-11-14 22:13:20Z; lost 3" in text
 
 
 def test_an_unfit_gpu_needs_somebody(node: Machine, capsys: Output) -> None:
@@ -77,8 +89,27 @@ def test_a_blind_source_is_told_with_its_reason_in_plain_letters(node: Machine, 
     )
     assert ask(node, "status") == 1
     text = capsys.readouterr().out
-    assert "kmsg blind; no right to read \\x1b[2J; lost 3; restarted 2 times" in " ".join(text.split())
+    assert "kmsg blind; no right to read \\x1b[2J; lost 3; restarted twice" in " ".join(text.split())
     assert "\x1b" not in text
+
+
+def test_a_running_agent_is_asked_for_what_it_did_not_write_down_yet(
+    node: Machine, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.publish()
+    written = json.loads((node.state_dir / "snapshot.json").read_bytes())
+    written["shell"]["listen"] = "127.0.0.1:9818"
+    (node.state_dir / "snapshot.json").write_text(json.dumps(written))
+    written["shell"]["sources"][0]["last_success_utc"] = 1_700_000_555.0
+    asked: list[str] = []
+    now = msgspec.convert(written, Snapshot)
+    monkeypatch.setattr("gpuguard.runtime.board.ask_agent", lambda listen: asked.append(listen) or now)
+    sources = facts(node, capsys, 0)["sources"]
+    assert sources[0]["last_success"] == 1_700_000_555.0  # type: ignore[index]
+    assert asked == ["127.0.0.1:9818"]
+    node.stop()
+    facts(node, capsys, 1)
+    assert len(asked) == 1
 
 
 def test_what_is_owed_is_told_with_tries_and_the_next_one(node: Machine, capsys: Output) -> None:

@@ -122,6 +122,14 @@ def test_a_mig_instance_has_rows_of_its_own() -> None:
     assert f"DCGM_FI_DEV_XID_ERRORS{instance}" not in told
 
 
+def test_rates_that_were_made_of_counters_are_no_profiling() -> None:
+    """On Ampere without DCGM."""
+    counted: Values = {**IDENTITY, "nvlink_tx_bytes_per_second": 1024e6, "nvlink_rx_bytes_per_second": 0.0}
+    names = {row.partition("{")[0] for row in shown({GPU: counted})}
+    assert {name for name in names if "NVLINK" in name} == {"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"}
+    assert len([row for row in shown({GPU: {**counted, "graphics_active_ratio": None}}) if "NVLINK" in row]) == 3
+
+
 def test_a_site_spells_the_host_and_types_nvlink_as_it_likes() -> None:
     values: Values = {**IDENTITY, "nvlink_tx_bytes_per_second": 1.0, "nvlink_rx_bytes_per_second": 1.0}
     read = snapshot({"node": NODE, GPU: values})
@@ -153,6 +161,16 @@ def xid(code: int, ago: float, pci: str | None = PCI) -> XidSeen:
 )
 def test_the_last_xid_stands_for_five_minutes(seen: tuple[XidSeen, ...], printed: str) -> None:
     assert value(XID_ERRORS.name, {}, xids=seen) == printed
+
+
+def test_the_last_xid_of_a_gpu_that_is_lost_is_still_told() -> None:
+    fast = Group(source="nvml", rate="fast", at=instant(95.0), valid_for=15.0, values={"gpu_up": 0, "nvml_error": 15})
+    slow = Group(source="nvml", rate="slow", at=instant(10.0), valid_for=1800.0, values=IDENTITY)
+    read = msgspec.structs.replace(
+        snapshot({}, xids=(xid(79, 10.0),)), readings={SubjectId(GPU): {"nvml/fast": fast, "nvml/slow": slow}}
+    )
+    rows = [line for line in page(read, Settings(), "node1").splitlines() if not line.startswith("#")]
+    assert rows == [f'{XID_ERRORS.name}{{{LABELS},Hostname="node1"}} 79']
 
 
 def test_while_nobody_would_see_an_xid_there_is_no_zero() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from gpuguard.detectors.fault_codes.actions import BUCKETS, deviates
 from gpuguard.detectors.fault_codes.catalogue import Catalogue, load_catalogue, parse_entry
+from gpuguard.detectors.recovery_action import ACTIONS
 from gpuguard.errors import ConfigInvalid
 from gpuguard.model.events import DetailValue, Parsed
 from gpuguard.model.ids import PciAddress
@@ -52,6 +53,8 @@ def test_a_line_without_a_code_has_no_entry(catalogue: Catalogue) -> None:
         (3, "drain", "reset"),
         (4, "drain", "reset"),
         (5, "drain", "reboot"),
+        (6, "drain", "reset"),
+        (7, "drain", "reboot"),
         (9, "drain", "reset"),
     ],
 )
@@ -60,6 +63,13 @@ def test_any_recovery_action_but_none_acts_at_once(catalogue: Catalogue, number:
     assert entry is not None
     assert (entry.action, entry.remedy, entry.self_evident, entry.latched) == (action, remedy, True, True)
     assert entry.because
+
+
+@pytest.mark.parametrize("number", [number for number, asked in ACTIONS.items() if asked.remedy != "none"])
+def test_the_driver_asks_for_the_same_in_the_log_and_when_asked(catalogue: Catalogue, number: int) -> None:
+    entry = catalogue.read(xid(154, fatal=True, to=number))
+    assert entry is not None
+    assert (entry.remedy, entry.because) == (ACTIONS[number].remedy, ACTIONS[number].reason)
 
 
 def test_recovery_action_none_needs_nothing(catalogue: Catalogue) -> None:

@@ -63,6 +63,15 @@ def test_a_counter_for_life_is_judged_by_its_change() -> None:
     assert looks.stands(2.0, ecc_uncorrected_aggregate=5001) == {DRAM: True}
 
 
+def test_the_counter_for_life_is_no_stand_in_for_one_that_did_not_answer() -> None:
+    looks = look()
+    looks(1.0, ecc_uncorrected_volatile=0, ecc_uncorrected_aggregate=5000)
+    looks(2.0, ecc_uncorrected_volatile=3, ecc_uncorrected_aggregate=5003)
+    # A reset: the one begins anew, the other goes on.
+    assert looks.stands(3.0, ecc_uncorrected_volatile=0, ecc_uncorrected_aggregate=5003) == {DRAM: False}
+    assert looks.stands(4.0, ecc_uncorrected_volatile=None, ecc_uncorrected_aggregate=5003) == {}
+
+
 def test_what_is_not_known_ends_nothing() -> None:
     looks = look()
     looks(1.0, ecc_dram_uncorrected=0)

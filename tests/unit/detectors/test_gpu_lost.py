@@ -19,8 +19,24 @@ def standing(looks: Looks, mono: float, **values: object) -> set[str]:
 def test_lost_is_told_at_once_and_is_not_self_evident() -> None:
     finding = look()(1.0, gpu_up=0, nvml_error=15)["nvml_lost"]
     assert (finding.stands, finding.severity, finding.self_evident) == (True, "critical", False)
-    assert (finding.remedy, finding.ladder, finding.latched) == ("reboot", ("reboot", "replace"), True)
+    assert (finding.remedy, finding.ladder, finding.latched) == ("reboot", ("reboot", "replace"), False)
     assert finding.clears == ("reboot", "replace", "ack")
+
+
+def test_a_loss_is_for_good_when_it_lasts_longer_than_a_reset() -> None:
+    looks = look()
+    lost = [looks(mono, gpu_up=0, nvml_error=15)["nvml_lost"] for mono in (1.0, 30.9, 31.0)]
+    assert [finding.latched for finding in lost] == [False, False, True]
+    looks(40.0, gpu_up=1, nvml_error=0)
+    assert not looks(41.0, gpu_up=0, nvml_error=15)["nvml_lost"].latched
+
+
+@pytest.mark.parametrize("code", [28, 999])
+def test_a_lost_gpu_is_not_back_because_it_is_listed_no_more_or_gives_another_error(code: int) -> None:
+    looks = look()
+    looks(1.0, gpu_up=0, nvml_error=15)
+    assert "nvml_lost" not in looks(10.0, gpu_up=0, nvml_error=code)
+    assert looks(31.0, gpu_up=0, nvml_error=15)["nvml_lost"].latched
 
 
 def test_a_reset_required_needs_a_witness() -> None:

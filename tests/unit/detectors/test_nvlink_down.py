@@ -45,6 +45,12 @@ def test_never_under_mig_nor_where_nobody_knows(mode: str) -> None:
     assert looked(f"0 {row}", f"900 {row}") == []
 
 
+def test_what_stood_ends_when_the_gpu_is_cut_into_instances() -> None:
+    whole = [f"0 {DOWN} mig_mode=0", f"120 {DOWN} mig_mode=0"]
+    assert looked(*whole, f"180 {DOWN} mig_mode=1")[1:] == ["nvlink_down stands no longer"]
+    assert len(looked(*whole, f"180 {DOWN} mig_mode=?")) == 1
+
+
 def test_mig_begins_the_hold_anew() -> None:
     whole = f"{DOWN} mig_mode=0"
     assert looked(f"0 {whole}", f"100 {DOWN} mig_mode=1", f"130 {whole}", f"240 {whole}") == []

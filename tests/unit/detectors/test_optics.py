@@ -27,6 +27,13 @@ def test_light_is_judged_while_the_port_is_active() -> None:
     assert port.standing(0.0, optics_received_power_watts=0.0, ib_state=1) == []
     assert port.standing(1.0, optics_received_power_watts=1e-5, ib_state=4) == ["optics_dim"]
     assert port.standing(2.0, optics_received_power_watts=1e-3, ib_state=4) == []
+    assert port.standing(3.0, optics_received_power_watts=1e-5, ib_state=4) == ["optics_dim"]
+    assert port.standing(4.0, optics_received_power_watts=0.0, ib_state=1) == []
+
+
+def test_an_active_port_without_any_light_is_one_that_does_not_measure_it() -> None:
+    port = Watched(optics, SUBJECT, hold=0.0)
+    assert port.see(0.0, optics_received_power_watts=0.0, ib_state=4) == {}
 
 
 def test_nothing_is_said_of_what_is_not_known() -> None:

@@ -43,6 +43,31 @@ def test_a_reset_needed_waits_for_its_second_witness(code: int) -> None:
     assert standing.count == 1
 
 
+MILD_145 = "RLW_REMAP Nonfatal XC0 i0 Link 01 (0x00000004 0x00000001 0x00000000 0x00000000 0x00000000 0x00000000)"
+
+
+@pytest.mark.parametrize("first", ["kmsg", "nvml"])
+@pytest.mark.parametrize(
+    ("code", "text"), [(154, SELF_EVIDENT[154]), (145, MILD_145), (109, "pid=1, name=x, CTX SWITCH TIMEOUT")]
+)
+def test_an_event_of_the_drivers_library_confirms_and_says_nothing_else(first: str, code: int, text: str) -> None:
+    """It has the number of the Xid and none of the words: not to what 154 changed, nor which error 145 is."""
+    alone, both = Core(), Core()
+    alone.tell(xid(PCI, code, 10.0, text))
+    reports = [xid(PCI, code, 10.0, text), xid(PCI, code, 10.1, source="nvml")]
+    both.tell(*(reports if first == "kmsg" else reversed(reports)))
+    (told,), (confirmed,) = (core.health.subject(gpu(parse_pci_address(PCI))).standing for core in (alone, both))
+    assert (confirmed.finding.severity, confirmed.finding.reason) == (told.finding.severity, told.finding.reason)
+    assert (confirmed.remedy, confirmed.count) == (told.remedy, 1)
+    assert {*confirmed.sources} == {"kmsg", "nvml"}
+
+
+def test_a_recovery_action_that_was_cut_off_takes_back_nothing() -> None:
+    core = Core()
+    core.tell(xid(PCI, 154, 10.0, SELF_EVIDENT[154]), xid(PCI, 154, 11.0, "GPU recovery action changed from 0x0 (No"))
+    assert core.health.subject(gpu(parse_pci_address(PCI))).remedy == "reset"
+
+
 def test_an_unknown_code_is_visible_and_never_drains() -> None:
     core = Core()
     decision = core.tell(xid(PCI, 999, 10.0, "something new"))

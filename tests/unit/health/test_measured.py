@@ -7,7 +7,7 @@ import msgspec
 from gpuguard.health.decide import decide
 from gpuguard.health.identity import RETIRED_KEPT
 from gpuguard.health.state import Health
-from gpuguard.model.events import AnyEvent
+from gpuguard.model.events import Acknowledged, AnyEvent
 from gpuguard.model.findings import Finding
 from gpuguard.model.health import Decision
 from gpuguard.model.ids import EventId, SubjectId
@@ -59,11 +59,18 @@ class Node:
         self.health, decision = decide(self.health, event, (self.hot,), ACTING)
         return decision
 
+    def tell_all(self, event: AnyEvent, checks: Sequence[Hot]) -> None:
+        self.health, _ = decide(self.health, event, tuple(checks), ACTING)
+
     def measure(self, mono: float, values: Values, subject: SubjectId = GPU) -> Decision:
         return self.tell(sweep({subject: values}, mono))
 
     def codes(self) -> list[str]:
         return [s.finding.code for s in self.health.subject(GPU).standing]
+
+
+def acknowledged(code: str) -> Acknowledged:
+    return Acknowledged(id=EventId("ack"), at=instant(2.0), code=code, subject=GPU, by="mia", reason="looked at it")
 
 
 def test_a_level_is_news_when_it_comes_and_when_it_goes() -> None:
@@ -93,15 +100,58 @@ def test_what_is_unknown_or_absent_neither_raises_nor_clears() -> None:
 
 
 def test_a_persons_word_holds_until_it_was_gone_once() -> None:
-    from gpuguard.model.events import Acknowledged
-
     node = Node()
     node.measure(1.0, {"temperature_celsius": 95})
-    node.tell(Acknowledged(id=EventId("ack"), at=instant(2.0), code="hot", subject=GPU, by="mia", reason="fan"))
+    node.tell(acknowledged("hot"))
     node.measure(3.0, {"temperature_celsius": 95})
     assert node.codes() == []
     node.measure(4.0, {"temperature_celsius": 50})
     node.measure(5.0, {"temperature_celsius": 95})
+    assert node.codes() == ["hot"]
+
+
+class Asking(Hot):
+    """A driver that asks for more when it is hotter."""
+
+    def observe(self, memory: Memory, subject: SubjectId, row: Row) -> tuple[Memory, Sequence[Finding]]:
+        degrees = row.number("temperature_celsius") or 0
+        grave = degrees > 100
+        finding = Finding(
+            subject=subject, check=self.name, code="asks", at=row.at, severity="critical" if grave else "degraded",
+            stands=degrees > 90, self_evident=True, remedy="reset" if grave else "none", clears=("reset", "ack"),
+        )  # fmt: skip
+        return memory, (finding,)
+
+
+def test_a_persons_word_covers_what_was_known_and_nothing_graver() -> None:
+    node = Node()
+    node.hot = Asking()
+    node.measure(1.0, {"temperature_celsius": 95})
+    node.tell(acknowledged("asks"))
+    node.measure(3.0, {"temperature_celsius": 95})
+    assert node.codes() == []
+    assert node.measure(4.0, {"temperature_celsius": 105}).transitions[0].state == "unfit"
+    node.measure(5.0, {"temperature_celsius": 50})
+    node.measure(6.0, {"temperature_celsius": 95})
+    assert node.codes() == ["asks"]
+
+
+def test_a_persons_word_on_the_graver_covers_the_lesser() -> None:
+    node = Node()
+    node.hot = Asking()
+    node.measure(1.0, {"temperature_celsius": 105})
+    node.tell(acknowledged("asks"))
+    for mono, degrees in ((3.0, 95), (4.0, 105)):
+        node.measure(mono, {"temperature_celsius": degrees})
+    assert node.codes() == []
+
+
+def test_a_persons_word_on_one_measured_finding_covers_no_other() -> None:
+    """Both were seen in the first sweep, and so in one incident; each is measured by itself."""
+    node = Node()
+    node.tell_all(sweep({GPU: {"temperature_celsius": 105}}, 1.0), (Hot(), Asking()))
+    assert node.codes() == ["hot", "asks"]
+    node.tell_all(acknowledged("asks"), (Hot(), Asking()))
     assert node.codes() == ["hot"]
 
 
@@ -140,11 +190,9 @@ def test_a_latched_one_stays_though_it_is_not_measured_any_more() -> None:
 
 
 def test_a_persons_word_on_a_latched_one_holds_until_it_was_gone_once() -> None:
-    from gpuguard.model.events import Acknowledged
-
     node = flagged()
     node.measure(1.0, {"temperature_celsius": 1})
-    node.tell(Acknowledged(id=EventId("ack"), at=instant(2.0), code="flag", subject=GPU, by="mia", reason="tested"))
+    node.tell(acknowledged("flag"))
     node.measure(3.0, {"temperature_celsius": 1})
     assert node.codes() == []
     node.measure(4.0, {"temperature_celsius": 0})
@@ -173,6 +221,24 @@ def test_what_was_remembered_of_one_gpu_is_not_held_against_the_next_in_its_plac
     node.hot = Counting()
     for mono, uuid in ((1.0, "GPU-1"), (2.0, "GPU-1"), (3.0, "GPU-2")):
         node.measure(mono, {"temperature_celsius": 50, "gpu_uuid": uuid})
+    assert node.health.memory["hot", GPU] == Looked(looks=1)
+
+
+def test_nor_what_was_measured_of_it() -> None:
+    node = Node()
+    node.tell(sweep({GPU: {"gpu_uuid": "GPU-1", "remap_banks_none": 2}}, 1.0, rate="slow"))
+    node.measure(2.0, {"temperature_celsius": 50, "gpu_uuid": "GPU-1"})
+    assert "remap_banks_none" in node.hot.shown[-1].values
+    node.measure(3.0, {"temperature_celsius": 50, "gpu_uuid": "GPU-2"})
+    assert "remap_banks_none" not in node.hot.shown[-1].values
+
+
+def test_nor_what_was_remembered_of_one_that_went_elsewhere() -> None:
+    node = Node()
+    node.hot = Counting()
+    node.measure(1.0, {"temperature_celsius": 50, "gpu_uuid": "GPU-1"})
+    node.tell(sweep({OTHER: {"temperature_celsius": 50, "gpu_uuid": "GPU-1"}}, 2.0))
+    node.measure(3.0, {"temperature_celsius": 50, "gpu_uuid": "GPU-2"})
     assert node.health.memory["hot", GPU] == Looked(looks=1)
 
 

@@ -19,9 +19,10 @@ def shown(**values: Value) -> dict[str, Metric]:
 
 def test_the_calls_are_a_histogram() -> None:
     below = tuple(range(1, len(NVML_CALL_BOUNDS) + 1))
-    (family,) = shown(nvml_call_seconds=(*below, 77, 0.25)).values()
+    (family,) = shown(nvml_call_seconds=("call", *below, 77, 0.25, "gpm", *below, 78, 0.5)).values()
+    assert {s.labels["group"] for s in family.samples} == {"call", "gpm"}
     found = {(s.name.removeprefix("gpuguard_nvml_call_duration_seconds"), s.labels.get("le")): s.value
-             for s in family.samples}  # fmt: skip
+             for s in family.samples if s.labels["group"] == "call"}  # fmt: skip
     assert family.type == "histogram"
     assert found == {
         **{("_bucket", f"{bound}"): number for number, bound in enumerate(NVML_CALL_BOUNDS, 1)},
@@ -29,7 +30,7 @@ def test_the_calls_are_a_histogram() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [None, (), (1, 2, 3), tuple(range(20)), (*NVML_CALL_BOUNDS, None, 0.1)])
+@pytest.mark.parametrize("value", [None, (), (1, 2, 3), tuple(range(20)), ("call", *NVML_CALL_BOUNDS, None, 0.1)])
 def test_counts_of_another_shape_are_not_guessed_at(value: Value) -> None:
     assert shown(nvml_call_seconds=value) == {}
 

@@ -1,12 +1,15 @@
+from argparse import Namespace
+from pathlib import Path
+
 import msgspec
 import pytest
 
-from gpuguard.errors import NotUnderstood
+from gpuguard.errors import NotUnderstood, UsageError
 from gpuguard.health.state import Health
 from gpuguard.model.health import SubjectHealth
 from gpuguard.model.ids import NODE, BootId, GpuSerial, GpuUuid, PciAddress, gpu, nvswitch
 from gpuguard.model.instants import Instant
-from gpuguard.runtime.known import find_subject, find_token
+from gpuguard.runtime.known import find_subject, find_token, state_dir
 
 NOW = Instant(boot=BootId("b"), mono=1.0)
 UUID = GpuUuid("GPU-0a0b0c0d-1111-2222-3333-444455556666")
@@ -41,7 +44,9 @@ def test_the_node_is_always_known() -> None:
 
 @pytest.mark.parametrize("text", ["", "4", "3b", "af:00", "GPU-", "GPU-0a0", "GPU-ffffffff", "1320221", "seventy"])
 def test_what_names_nobody_is_refused_with_those_known(text: str) -> None:
-    with pytest.raises(NotUnderstood, match=r"0000:3b:00\.0.*GPU-99887766.*\(taken out\)"):
+    with pytest.raises(
+        NotUnderstood, match=r"5 0000:3b:00\.0, .*0000:c5:00\.0 \(NVSwitch\).*GPU-99887766.*\(taken out\)"
+    ):
         find_subject(HEALTH, text)
 
 
@@ -51,3 +56,15 @@ def test_what_names_nobody_is_refused_with_those_known(text: str) -> None:
 )
 def test_a_token_is_four_digits(text: str, token: str | None) -> None:
     assert find_token(text) == token
+
+
+def test_this_machines_memory_is_not_a_recorded_ones(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text('[agent]\nstate_dir = "/named"\n')
+    usual = Namespace(root="/", state_dir=None, config=None)
+    assert state_dir(usual) == Path("/var/lib/gpuguard")
+    recorded = Namespace(root="/recorded", state_dir=None, config=None)
+    with pytest.raises(UsageError, match=r"--root /recorded --state-dir DIR"):
+        state_dir(recorded)
+    assert state_dir(Namespace(root="/recorded", state_dir="/s", config=None)) == Path("/s")
+    named = Namespace(root="/recorded", state_dir=None, config=str(tmp_path / "config.toml"))
+    assert state_dir(named) == Path("/named")

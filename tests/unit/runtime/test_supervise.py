@@ -100,6 +100,14 @@ def test_source_is_blind_until_it_is_heard() -> None:
     assert watched.changes == [("watching", ""), ("blind", "down")]
 
 
+def test_a_word_about_its_own_failure_is_no_sign_of_life() -> None:
+    told = Batch(source="fake", events=(lost(ManualClock(), 1).events[0],), alive=False)
+    watched = Watched(FakeSource(fails(ReadFailed("hangs"), told), fails(ReadFailed("hangs"), told, told))).run()
+    assert watched.put.count(told) == 3
+    assert {level for level, _ in watched.changes} == {"blind"}
+    assert watched.supervisor.views()[0].last_success_utc is None
+
+
 def test_waits_double_up_to_a_minute() -> None:
     watched = Watched(FakeSource(*[fails(ReadFailed("down")) for _ in range(10)])).run()
     assert watched.waits == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]

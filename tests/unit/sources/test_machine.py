@@ -66,6 +66,8 @@ GOOGLE, AZURE, QEMU = ("Google", "Google Compute Engine"), ("Microsoft Corporati
         (8, "2330", 4, H100_SWITCH, ("Example", "Server"), "hgx-h100-8", 8),
         (8, "2330", 4, H100_SWITCH, None, "hgx-h100-8", 8),
         (7, "2330", 4, H100_SWITCH, ("Example", "Server"), "hgx-h100-8", 8),
+        (4, "2330", 4, H100_SWITCH, ("Example", "Server"), "hgx-h100-8", 8),
+        (3, "20b0", 6, A100_SWITCH, ("Example", "Server"), "hgx-a100-8", 8),
         (8, "2330", 1, H100_SWITCH, ("Example", "Server"), "hgx-h100-8", 8),
         (8, "2330", 4, H100_SWITCH, ("NVIDIA", "DGXH100"), "dgx-h100", 8),
         (4, "2330", 0, "", ("Example", "Server"), "hgx-h100-4", 4),
@@ -130,7 +132,7 @@ def test_a_gpu_that_left_the_bus_is_missing_from_the_count(tmp_path: Path) -> No
 
 def test_a_machine_without_a_profile_expects_nothing(tmp_path: Path) -> None:
     found = rows(server(tmp_path, 2, "1db5"))
-    assert found == {NODE: {"gpus_on_bus": 2, "nvswitches_on_bus": 0}}
+    assert found == {NODE: {"gpus_on_bus": 2, "gpus_for_driver": 2, "nvswitches_on_bus": 0}}
 
 
 def test_each_gpu_is_told_what_its_product_has(tmp_path: Path) -> None:
@@ -139,8 +141,8 @@ def test_each_gpu_is_told_what_its_product_has(tmp_path: Path) -> None:
         "nvlinks_expected": 18, "pcie_link_generation_expected": 5, "pcie_link_width_expected": 16
     }  # fmt: skip
     assert found[NODE] == {
-        "machine_profile": "hgx-h100-8", "gpus_expected": 8, "gpus_on_bus": 8, "nvswitches_expected": 4,
-        "nvswitches_on_bus": 4, "fabric_manager_expected": 1,
+        "machine_profile": "hgx-h100-8", "gpus_expected": 8, "gpus_on_bus": 8, "gpus_for_driver": 8,
+        "nvswitches_expected": 4, "nvswitches_on_bus": 4, "fabric_manager_expected": 1,
     }  # fmt: skip
 
 
@@ -171,7 +173,7 @@ def test_a_site_knows_better(tmp_path: Path) -> None:
 def test_a_site_may_name_the_profile_or_none(tmp_path: Path) -> None:
     root = server(tmp_path, 8, "2330", switches=4)
     assert node(root, Settings(profile="hgx-h200-8"))["machine_profile"] == "hgx-h200-8"
-    assert node(root, Settings(profile="none")) == {"gpus_on_bus": 8, "nvswitches_on_bus": 4}
+    assert node(root, Settings(profile="none")) == {"gpus_on_bus": 8, "gpus_for_driver": 8, "nvswitches_on_bus": 4}
     with pytest.raises(ConfigInvalid, match="no profile 'dgx-9'"):
         rows(root, Settings(profile="dgx-9"))
 
@@ -181,7 +183,12 @@ def test_a_site_that_expects_gpus_hears_of_none_at_all(tmp_path: Path) -> None:
     (root / "sys/bus/pci/devices").mkdir(parents=True)
     with pytest.raises(Absent):
         rows(root)
-    assert node(root, Settings(gpus_expected=8)) == {"gpus_on_bus": 0, "nvswitches_on_bus": 0, "gpus_expected": 8}
+    assert node(root, Settings(gpus_expected=8)) == {
+        "gpus_on_bus": 0,
+        "gpus_for_driver": 0,
+        "nvswitches_on_bus": 0,
+        "gpus_expected": 8,
+    }
 
 
 def test_no_bus_is_absent(tmp_path: Path) -> None:
@@ -234,3 +241,13 @@ def test_what_no_machine_has_is_refused(wrong: dict[str, float]) -> None:
     (key,) = wrong
     with pytest.raises(ValueError, match=key):
         Settings(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_another_driver_has_is_not_for_nvidias(tmp_path: Path) -> None:
+    root = copied("h100x8", tmp_path)
+    gpus = [folder for folder in sorted((root / "sys/bus/pci/devices").iterdir())
+            if (folder / "class").read_text().startswith("0x0302")]  # fmt: skip
+    for folder, driver in zip(gpus[:3], ("vfio-pci", "nouveau", "nvidia"), strict=True):
+        (folder / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+    found = node(root)
+    assert (found["gpus_on_bus"], found["gpus_for_driver"]) == (8, 6)

@@ -146,7 +146,7 @@ def test_what_cannot_be_is_unknown_and_counted(call: str, answer: Any, column: s
     library.gpus[0].calls[call] = answer
     reader = Reader(library, Path("/nonexistent"))
     assert reader.sweep("fast")[A][column] is None
-    assert reader.counts.rejected == 1
+    assert reader.counts.columns.total() == 1
 
 
 @pytest.mark.parametrize("blank", [2**47, 0x7FFFFFFFFFFFFFF0 + 3])
@@ -238,6 +238,22 @@ def test_a_lost_field_batch_is_a_lost_gpu() -> None:
     library = library_of(_machine())
     library.gpus[0].fields[82, 0] = error(15)
     assert _rows(library)[A]["gpu_up"] == 0
+
+
+def test_a_gpu_that_answers_nothing_but_errors_does_not_answer_and_is_not_lost() -> None:
+    library = library_of(_machine())
+    reader = Reader(library, Path("/nonexistent"))
+    reader.sweep("fast")
+    good = dict(library.gpus[0].calls), dict(library.gpus[0].fields)
+    library.gpus[0].calls = {call: error(999) for call in good[0]}
+    library.gpus[0].fields = {entry: error(999) for entry in good[1]}
+    library.gpus[0].gpm = None
+    rows = reader.sweep("fast")
+    assert rows[A] == {"gpu_up": 0, "nvml_error": 999, "gpu_uuid": "GPU-1"}
+    assert rows[B]["gpu_up"] == 1
+    assert (rows["node"]["gpus_visible"], rows["node"]["gpus_lost"]) == (1, 0)
+    library.gpus[0].fields = {**library.gpus[0].fields, (82, 0): 70}
+    assert reader.sweep("fast")[A]["gpu_up"] == 1  # one answer is one
 
 
 def test_a_gpu_that_is_listed_no_more_is_lost_under_its_last_address() -> None:
@@ -343,7 +359,7 @@ def test_links_of_ampere(both: Any) -> None:
             "nvlink_tx_bytes_total": (1024, 2048), "nvlink_rx_bytes_total": (3072, None),
         }  # fmt: skip
         assert expected.items() <= row.items()
-    assert reader.counts.rejected == 4
+    assert reader.counts.columns.total() == 4
     assert not [name for name in row if name.startswith(("nvlink5", "nvlink_effective"))]
 
 
