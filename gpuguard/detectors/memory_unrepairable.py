@@ -17,16 +17,26 @@ import msgspec
 from gpuguard.model.findings import Finding
 from gpuguard.model.ids import SubjectId
 from gpuguard.model.readings import Row, SubjectKind
+from gpuguard.model.units import Seconds
 from gpuguard.ports import Rules
+from gpuguard.spans import Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Nothing to tune: the flag is the driver's."""
+    """When the flag is believed. Units: seconds."""
+
+    hold: Seconds = Seconds(30.0)  # between two looks that agree
+
+    def __post_init__(self) -> None:
+        if self.hold <= 0:
+            raise ValueError("hold: must be more than 0: one look is no proof")
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing: the flag says it all."""
+    """Since when the flag is up."""
+
+    up: Held = Held()
 
 
 class MemoryUnrepairable:
@@ -37,6 +47,9 @@ class MemoryUnrepairable:
     reads = ("memory_unrepairable",)
     memory = Memory
 
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
     def start(self) -> Memory:
         return Memory()
 
@@ -44,15 +57,17 @@ class MemoryUnrepairable:
         beyond = row.number("memory_unrepairable")
         if beyond is None:
             return memory, ()
-        return memory, (
+        up = memory.up.told(beyond == 1, row.at)
+        return (memory if up is memory.up else Memory(up=up)), (
             Finding(
                 subject=subject, check=self.name, code="memory_unrepairable", at=row.at, severity="critical",
                 remedy="replace", blame="hardware", latched=True, clears=("replace", "ack"), advice="drain",
-                stands=beyond == 1, reason="the driver says that the memory cannot be repaired any more",
+                stands=up.lasted(self.settings.hold, row.at),
+                reason="the driver says that the memory cannot be repaired any more",
             ),
         )  # fmt: skip
 
 
 def build(settings: Settings, rules: Rules) -> MemoryUnrepairable:
-    """The detector."""
-    return MemoryUnrepairable()
+    """The detector with a site's settings."""
+    return MemoryUnrepairable(settings)

@@ -75,7 +75,7 @@ class RowRemap:
                 Finding(
                     subject=subject, check=self.name, code="row_remap_failed", at=row.at, severity="critical",
                     remedy="replace", blame="hardware", advice="drain", latched=True, clears=("replace", "ack"),
-                    stands=failure == 1, self_evident=failed.seconds(row.at) >= self.settings.hold,
+                    stands=failed.lasted(self.settings.hold, row.at), self_evident=True,
                     reason="a row of memory could not be replaced",
                 )
             )  # fmt: skip

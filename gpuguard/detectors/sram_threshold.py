@@ -18,16 +18,26 @@ import msgspec
 from gpuguard.model.findings import Finding
 from gpuguard.model.ids import SubjectId
 from gpuguard.model.readings import Row, SubjectKind
+from gpuguard.model.units import Seconds
 from gpuguard.ports import Rules
+from gpuguard.spans import Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Nothing to tune: the limit is the vendor's."""
+    """When the flag is believed. Units: seconds."""
+
+    hold: Seconds = Seconds(30.0)  # between two looks that agree
+
+    def __post_init__(self) -> None:
+        if self.hold <= 0:
+            raise ValueError("hold: must be more than 0: one look is no proof")
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing: the flag says it all."""
+    """Since when the flag is up."""
+
+    up: Held = Held()
 
 
 class SramThreshold:
@@ -38,6 +48,9 @@ class SramThreshold:
     reads = ("sram_threshold_exceeded",)
     memory = Memory
 
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
     def start(self) -> Memory:
         return Memory()
 
@@ -45,16 +58,17 @@ class SramThreshold:
         exceeded = row.number("sram_threshold_exceeded")
         if exceeded is None:
             return memory, ()
-        return memory, (
+        up = memory.up.told(exceeded == 1, row.at)
+        return (memory if up is memory.up else Memory(up=up)), (
             Finding(
                 subject=subject, check=self.name, code="sram_threshold", at=row.at, severity="critical",
                 remedy="replace", blame="hardware", latched=True, clears=("replace", "ack"), advice="test",
-                stands=exceeded == 1,
+                stands=up.lasted(self.settings.hold, row.at),
                 reason="uncorrected SRAM errors passed the vendor's limit: run the field diagnostic",
             ),
         )  # fmt: skip
 
 
 def build(settings: Settings, rules: Rules) -> SramThreshold:
-    """The detector."""
-    return SramThreshold()
+    """The detector with a site's settings."""
+    return SramThreshold(settings)

@@ -20,10 +20,11 @@ def test_a_pending_row_asks_for_a_reset_when_idle_and_is_over_after_it() -> None
     assert looks.stands(2.0, row_remap_pending=0) == {"row_remap_pending": False}
 
 
-def test_a_failure_is_self_evident_when_two_looks_agree() -> None:
+def test_a_failure_is_believed_when_two_looks_agree() -> None:
     looks = look()
     told = [looks(mono, row_remap_failure=1)["row_remap_failed"] for mono in (1.0, 30.9, 31.0)]
-    assert [finding.self_evident for finding in told] == [False, False, True]
+    assert [finding.stands for finding in told] == [False, False, True]
+    assert told[-1].self_evident
     assert {(f.severity, f.remedy, f.latched, f.clears) for f in told} == {
         ("critical", "replace", True, ("replace", "ack"))
     }
@@ -33,7 +34,7 @@ def test_a_failure_that_was_gone_in_between_is_not_two_looks() -> None:
     looks = look()
     looks(1.0, row_remap_failure=1)
     assert not looks(20.0, row_remap_failure=0)["row_remap_failed"].stands
-    assert not looks(40.0, row_remap_failure=1)["row_remap_failed"].self_evident
+    assert not looks(40.0, row_remap_failure=1)["row_remap_failed"].stands
 
 
 def test_spares_and_the_limit() -> None:

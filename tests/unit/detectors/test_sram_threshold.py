@@ -2,27 +2,30 @@
 
 import pytest
 
-from gpuguard.detectors.sram_threshold import SramThreshold
+from gpuguard.detectors.sram_threshold import Settings, SramThreshold
 from gpuguard.model.ids import BootId
 from tests.support.core import BOOT, Core, booted, sweep, xid
 from tests.support.looks import GPU, Looks
 
 
 def look() -> Looks:
-    return Looks(SramThreshold())
+    return Looks(SramThreshold(Settings()))
 
 
-def test_the_flag_is_told_each_time() -> None:
+def test_the_flag_is_believed_when_two_looks_agree() -> None:
     looks = look()
     told = [
         looks.stands(mono, sram_threshold_exceeded=flag)["sram_threshold"]
-        for mono, flag in ((1.0, 0), (2.0, 1), (3.0, 0))
+        for mono, flag in ((1.0, 0), (2.0, 1), (31.0, 1), (32.0, 1), (33.0, 0), (34.0, 1))
     ]
-    assert told == [False, True, False]
+    assert told == [False, False, False, True, False, False]
 
 
 def test_how_grave_it_is() -> None:
-    finding = look()(1.0, sram_threshold_exceeded=1)["sram_threshold"]
+    looks = look()
+    looks(1.0, sram_threshold_exceeded=1)
+    finding = looks(31.0, sram_threshold_exceeded=1)["sram_threshold"]
+    assert finding.stands
     assert (finding.severity, finding.advice, finding.remedy) == ("critical", "test", "replace")
     assert (finding.latched, finding.clears) == (True, ("replace", "ack"))
     assert not finding.self_evident
@@ -44,6 +47,19 @@ def test_alone_it_drains_nothing_and_a_reboot_ends_it_no_more_than_a_good_look()
 
 def test_with_a_witness_the_node_drains_for_a_new_board() -> None:
     core = Core()
-    core.tell(sweep({GPU: {"sram_threshold_exceeded": 1}}, 1.0), xid("0000:1b:00", 48, 2.0))
+    core.tell(
+        *(sweep({GPU: {"sram_threshold_exceeded": 1}}, mono) for mono in (1.0, 31.0)), xid("0000:1b:00", 48, 32.0)
+    )
     assert core.owed() == ["drain"]
     assert core.health.subject(GPU).remedy == "replace"
+
+
+def test_one_odd_answer_is_no_witness() -> None:
+    core = Core()
+    core.tell(
+        sweep({GPU: {"sram_threshold_exceeded": 1}}, 1.0),
+        xid("0000:1b:00", 109, 2.0),
+        sweep({GPU: {"sram_threshold_exceeded": 0}}, 31.0),
+    )
+    assert core.owed() == []
+    assert "sram_threshold" not in core.codes("0000:1b:00.0")
