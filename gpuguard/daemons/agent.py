@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -87,6 +88,8 @@ class Agent:
     def __init__(
         self, parts: Parts, *, state_dir: Path, root: Path, listen: str | None, clock: Clock, compat: str = ""
     ) -> None:
+        # Whatever looks after the state directory is to look after the one in use.
+        parts = replace(parts, agent=replace(parts.agent, state_dir=str(state_dir)))
         self._parts, self._clock, self._root = parts, clock, root
         opened = open_store(state_dir / DATABASE, clock=clock, settings=parts.config.settings("store"))
         self._store: SqliteStore = opened.store

@@ -128,10 +128,11 @@ def build_sources(parts: Parts, root: Path, clock: Clock) -> dict[str, Source]:
 
 
 def _build_source(parts: Parts, name: str, root: Path, clock: Clock) -> Source:
-    """One source; one that asks for them gets the tables of rules/ as well."""
+    """One source; one that asks for them gets the tables of rules/ or the agent's own folder as well."""
     build = parts.source_modules[name].build
-    tables = {"rules": RulesFolder(name)} if "rules" in inspect.signature(build).parameters else {}
-    source: Source = build(parts.config.settings(f"sources.{name}"), root, clock, **tables)
+    offered = {"rules": RulesFolder(name), "state_dir": Path(parts.agent.state_dir)}
+    asked = {what: offered[what] for what in offered.keys() & inspect.signature(build).parameters.keys()}
+    source: Source = build(parts.config.settings(f"sources.{name}"), root, clock, **asked)
     return source
 
 

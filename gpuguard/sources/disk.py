@@ -38,7 +38,7 @@ QUANTITIES: tuple[Quantity, ...] = (
 class Settings:
     """What a site may tune. Units: seconds."""
 
-    path: str = "/var/lib/gpuguard"  # below --root; where [agent] state_dir says otherwise, say the same here
+    path: str = ""  # a folder on the file system to look at, below --root; empty: the agent's state directory
     every: Seconds = Seconds(60.0)  # it is looked at this often
     deadline: Seconds = Seconds(2.0)  # a call takes microseconds, or hangs
 
@@ -64,9 +64,13 @@ def read_room(path: Path) -> Values:
 class Disk:
     """The file system under a root. `read` is the blocking call; tests hand in one that hangs."""
 
-    def __init__(self, settings: Settings, root: Path, *, read: Callable[[Path], Values] = read_room) -> None:
+    def __init__(
+        self, settings: Settings, root: Path, state_dir: Path, *, read: Callable[[Path], Values] = read_room
+    ) -> None:
         """Reads nothing yet."""
-        self._path = root / settings.path.lstrip("/")
+        # The agent's own folder is on this machine, also while it plays a recorded one.
+        self._path = root / settings.path.lstrip("/") if settings.path or root != Path("/") else state_dir
+        self._is_of_root = bool(settings.path) or root == Path("/")
         self._read = read
         self._apart: Apart[Values | None] = Apart(NAME, settings.deadline)
 
@@ -75,6 +79,8 @@ class Disk:
 
         Raises  Absent where there is no such directory
         """
+        if not self._is_of_root:
+            raise Absent(f"the recorded machine at {self._path} has no state directory")
         found = self._apart.read({"state": self._look})
         if "state" in found and found["state"] is None:
             raise Absent(f"{self._path} does not exist")
@@ -87,6 +93,6 @@ class Disk:
             return None
 
 
-def build(settings: Settings, root: Path, clock: Clock) -> Rounds:
-    """The source for the machine under `root`."""
-    return Rounds(NAME, Disk(settings, root).sweep, clock, every=settings.every)
+def build(settings: Settings, root: Path, clock: Clock, state_dir: Path) -> Rounds:
+    """The source for the machine under `root`, and the agent's own folder."""
+    return Rounds(NAME, Disk(settings, root, state_dir).sweep, clock, every=settings.every)

@@ -14,19 +14,23 @@ NOW = ManualClock().now()
 
 
 def test_room_on_a_real_file_system(tmp_path: Path) -> None:
-    (tmp_path / "var/lib/gpuguard").mkdir(parents=True)
-    row = Disk(Settings(), tmp_path).sweep(NOW)[STATE]
+    row = Disk(Settings(), Path("/"), tmp_path).sweep(NOW)[STATE]
     known = {quantity.name: quantity for quantity in QUANTITIES}
     assert {"disk_free_bytes", "disk_free_ratio"} <= row.keys() <= known.keys()
     assert all(value is not None and plausible(known[name], value) for name, value in row.items())
 
 
-def test_a_machine_without_the_directory_is_absent(tmp_path: Path) -> None:
+def test_what_is_not_there_is_absent(tmp_path: Path) -> None:
     with pytest.raises(Absent):
-        build(Settings(), tmp_path, ManualClock()).run(lambda batch: None, None)
-    (tmp_path / "var").touch()
+        build(Settings(), Path("/"), ManualClock(), tmp_path / "gone").run(lambda batch: None, None)
+    (tmp_path / "file").touch()
     with pytest.raises(Absent):
-        Disk(Settings(), tmp_path).sweep(NOW)
+        Disk(Settings(path="file/folder"), tmp_path, tmp_path).sweep(NOW)
+
+
+def test_a_recorded_machine_has_no_state_directory(tmp_path: Path) -> None:
+    with pytest.raises(Absent, match="recorded machine"):
+        Disk(Settings(), tmp_path, tmp_path).sweep(NOW)
 
 
 def test_a_file_system_that_hangs_is_unknown(tmp_path: Path) -> None:
@@ -37,7 +41,7 @@ def test_a_file_system_that_hangs_is_unknown(tmp_path: Path) -> None:
         release.wait(30)
         return {}
 
-    disk = Disk(Settings(deadline=0.02, path="/srv/state"), tmp_path, read=hangs)  # type: ignore[arg-type]
+    disk = Disk(Settings(deadline=0.02, path="/srv/state"), tmp_path, tmp_path, read=hangs)  # type: ignore[arg-type]
     for _ in range(2):
         assert disk.sweep(NOW) == {STATE: {quantity.name: None for quantity in QUANTITIES}}
     assert asked == [tmp_path / "srv/state"]
