@@ -22,8 +22,8 @@ SOURCES = ("pcie", "infiniband", "driver_stack", "process_states", "edac", "disk
 def swept(name: str, machine: str, clock: ManualClock) -> Sweep | None:
     """The first sweep of a source; None where the machine lacks what it reads."""
     module = import_module(f"gpuguard.sources.{name}")
-    rules = {"rules": RulesFolder(name)} if name == "machine" else {}
-    source = module.build(module.Settings(), NODES / machine, clock, **rules)
+    more = {"machine": {"rules": RulesFolder(name)}, "disk": {"state_dir": NODES}}.get(name, {})
+    source = module.build(module.Settings(), NODES / machine, clock, **more)
     sweeps: list[Sweep] = []
 
     def emit(batch: Batch) -> None:
