@@ -102,7 +102,7 @@ class Agent:
         self._tally = Tally(version=__version__, mode=parts.policy.mode, policy=parts.policy.name)
         self._messenger = Messenger(self._target(), clock, self._mailbox)
         self._supervisor = Supervisor(clock, self._mailbox.put, settings=parts.config.settings("supervise"))
-        kept = [q.name for q in quantities(parts.source_modules).values() if q.keep]
+        kept = [quantity.name for quantity in self._quantities if quantity.keep]
         self._samples_refused = False
         self._course = Course(self._store, kept, self._whose, self._course_refused)
         self._loop, self._first = self._make_loop(opened.replaced)
@@ -160,7 +160,7 @@ class Agent:
         if failure:
             log.warning("samples.not_kept", reason=failure)
         else:
-            log.info("samples.kept_again")
+            log.info("samples.kept_again", lost=self._course.lost)
 
     def _send(self, action: Action) -> None:
         log.info("action.sent", key=action.key, reason=action.reason)

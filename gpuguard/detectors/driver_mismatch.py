@@ -64,7 +64,7 @@ class DriverMismatch:
             Finding(
                 subject=subject, check=self.name, code="driver_library_mismatch", at=row.at, severity="degraded",
                 remedy="reboot", blame="configuration", clears=("reboot", "ack"), advice="watch",
-                stands=differs.since is not None and (refused or differs.seconds(row.at) >= self.settings.hold),
+                stands=refused or differs.lasted(self.settings.hold, row.at),
                 reason=f"driver and library do not fit: {words}; load the driver anew or reboot",
             ),
         )  # fmt: skip

@@ -61,7 +61,7 @@ class FabricManager:
             Finding(
                 subject=subject, check=self.name, code="fabric_manager_down", at=row.at, severity="degraded",
                 blame="host", clears=("reboot", "ack"), advice="watch",
-                stands=down.since is not None and down.seconds(row.at) >= self.settings.hold,
+                stands=down.lasted(self.settings.hold, row.at),
                 reason=f"nv-fabricmanager {how}, and without it no program can start on GPUs behind NVSwitches",
             ),
         )  # fmt: skip

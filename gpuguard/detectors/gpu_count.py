@@ -67,7 +67,7 @@ class GpuCount:
         finding = Finding(
             subject=subject, check=self.name, code="gpu_count", at=row.at, severity="degraded", remedy="reboot",
             blame="unknown", clears=("reboot", "ack"), advice="watch",
-            stands=short and held.seconds(row.at) >= self.settings.hold,
+            stands=held.lasted(self.settings.hold, row.at),
             reason=f"this machine should have {expected:g} GPUs{seen}{there}",
         )  # fmt: skip
         return Memory(short=held), (finding,)

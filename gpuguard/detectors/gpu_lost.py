@@ -71,7 +71,7 @@ class GpuLost:
         there = error in (0, RESET_REQUIRED)
         away = memory.lost.told(False if there else True if error == LOST else None, row.at)
         unlisted = memory.unlisted.told(error == NOT_FOUND, row.at)
-        gone = error == NOT_FOUND and unlisted.seconds(row.at) >= self.settings.hold
+        gone = unlisted.lasted(self.settings.hold, row.at)
         mute = memory.mute.told(up == 0 and error not in (LOST, RESET_REQUIRED, NOT_FOUND), row.at)
         lost = Finding(
             subject=subject, check=self.name, code="nvml_lost", at=row.at, severity="critical", remedy="reboot",
@@ -94,7 +94,7 @@ class GpuLost:
         silent = Finding(
             subject=subject, check=self.name, code="nvml_no_answer", at=row.at, severity="degraded", silent=True,
             blame="driver", advice="watch", clears=("reset", "reboot", "replace", "ack"),
-            stands=mute.since is not None and mute.seconds(row.at) >= self.settings.hold,
+            stands=mute.lasted(self.settings.hold, row.at),
             reason=f"the driver's library cannot read the GPU: its error {error:g}",
         )  # fmt: skip
         others = (missing, reset, silent)

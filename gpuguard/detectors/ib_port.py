@@ -80,12 +80,12 @@ class IbPort:
         after = Memory(was_active=memory.was_active or active, top_rate=top, down=down, slow=slow)
         findings = [
             self._finding(
-                subject, row, "ib_port_down", down.since is not None and down.seconds(row.at) >= self.settings.down_for,
+                subject, row, "ib_port_down", down.lasted(self.settings.down_for, row.at),
                 f"the port was active and is {STATES.get(state, f'in state {state:g}')}",
             )
         ]  # fmt: skip
         if rate is not None or not active:
-            stands = slow.since is not None and slow.seconds(row.at) >= self.settings.slow_for
+            stands = slow.lasted(self.settings.slow_for, row.at)
             words = f"the port runs at {(rate or 0.0) / 1e9:g} Gbit/s and did at {top / 1e9:g}"
             findings.append(self._finding(subject, row, "ib_port_slow", stands, words))
         return (memory if after == memory else after), findings
@@ -95,7 +95,7 @@ class IbPort:
         if active is None or expected is None:
             return memory, ()
         fewer = memory.fewer.told(active < expected, row.at)
-        stands = fewer.since is not None and fewer.seconds(row.at) >= self.settings.fewer_for
+        stands = fewer.lasted(self.settings.fewer_for, row.at)
         words = f"{active:g} InfiniBand or RoCE ports are active of {expected:g} that this machine should have"
         finding = self._finding(NODE, row, "ib_ports_missing", stands, words)
         return (memory if fewer is memory.fewer else Memory(fewer=fewer)), (finding,)

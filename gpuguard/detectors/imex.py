@@ -59,7 +59,7 @@ class Imex:
             Finding(
                 subject=subject, check=self.name, code="imex_down", at=row.at, severity="degraded",
                 blame="host", clears=("reboot", "ack"), advice="watch",
-                stands=down.since is not None and down.seconds(row.at) >= self.settings.hold,
+                stands=down.lasted(self.settings.hold, row.at),
                 reason=f"nvidia-imex {how}, and without it no memory is shared over the NVLinks between nodes",
             ),
         )  # fmt: skip

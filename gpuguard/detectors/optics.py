@@ -76,7 +76,7 @@ class Optics:
         return Finding(
             subject=subject, check=self.name, code=code, at=row.at, severity="degraded", blame="hardware",
             clears=("replace", "ack"), advice="watch", reason=reason,
-            stands=held.since is not None and held.seconds(row.at) >= self.settings.hold,
+            stands=held.lasted(self.settings.hold, row.at),
         )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class Peermem:
             Finding(
                 subject=subject, check=self.name, code="peermem_missing", at=row.at, severity="degraded",
                 blame="configuration", clears=("reboot", "ack"), advice="watch",
-                stands=missing.since is not None and missing.seconds(row.at) >= self.settings.hold,
+                stands=missing.lasted(self.settings.hold, row.at),
                 reason="nvidia_peermem is not loaded: data between nodes goes through the memory of the host",
             ),
         )  # fmt: skip

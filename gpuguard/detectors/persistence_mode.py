@@ -62,7 +62,7 @@ class PersistenceMode:
         finding = Finding(
             subject=subject, check=self.name, code="persistence_off", at=row.at, severity="degraded",
             blame="configuration", advice="watch", clears=("ack",),
-            stands=self.settings.expected == "on" and mode == 0 and off.seconds(row.at) >= self.settings.hold,
+            stands=self.settings.expected == "on" and off.lasted(self.settings.hold, row.at),
             reason="persistence mode is off: start nvidia-persistenced",
         )  # fmt: skip
         return Memory(off=off), (finding,)

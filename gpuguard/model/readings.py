@@ -22,9 +22,9 @@ Values = dict[str, Value]
 SubjectKind = Literal["node", "gpu", "mig", "process", "nvswitch", "port", "disk"]
 Unit = Literal[
     "celsius", "watts", "joules", "hertz", "ratio", "bytes", "bytes_per_second", "seconds", "lanes",
-    "transfers_per_second", "bits_per_second", "count", "flag", "code", "mask", "text",
+    "bits_per_second", "count", "flag", "code", "mask", "text",
 ]  # fmt: skip
-Rate = Literal["fast", "medium", "slow", "events"]
+Rate = Literal["fast", "medium", "slow"]
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):

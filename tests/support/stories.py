@@ -57,7 +57,7 @@ FIRST_BOOT = BootId("A")
 UTC = 1_750_000_000.0
 DOWN_FOR = 120.0
 NUDGE = 0.001
-VALID_FOR = {"fast": 30.0, "medium": 180.0, "slow": 1800.0, "events": 3600.0}
+VALID_FOR = {"fast": 30.0, "medium": 180.0, "slow": 1800.0}
 _LINE = re.compile(r"(\+?\d+(?:\.\d+)?) (\w+)(?:\*(\d+))? ?(.*)$")
 # Each tells of a line by a verb of its own name; `backlog` is kmsg's of before the agent began to watch.
 _SOURCES = ("kmsg", "journal", "logfile", "nvml", "backlog")

@@ -27,14 +27,14 @@ LIB_RM_VERSION_MISMATCH = 18
 NO_DATA = 21
 ARGUMENT_VERSION_MISMATCH = 25
 DEPRECATED = 26
-NOT_READY = 27
 GPU_NOT_FOUND = 28
 UNKNOWN = 999
 
 # The machine, or its driver, does not do this: no error, and not asked again until the driver or its mode changes.
 ABSENT_CODES = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED})
+# Counted from the start, so that the first step of their counters is not missed.
+USUAL_ERRORS = (GPU_IS_LOST, RESET_REQUIRED, UNKNOWN)
 # Nothing can be asked of the GPU any more.
-USUAL_ERRORS = (GPU_IS_LOST, RESET_REQUIRED, UNKNOWN)  # counted from the start: a counter's first step is not missed
 LOST_CODES = frozenset({GPU_IS_LOST, RESET_REQUIRED})
 # Nothing can be asked of the library any more: another process may have more luck, later.
 FATAL_CODES = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH})
@@ -43,7 +43,7 @@ WORDS = {
     NO_PERMISSION: "no permission for /dev/nvidia*",
     DRIVER_NOT_LOADED: "the driver is not loaded",
     LIBRARY_NOT_FOUND: "there is no libnvidia-ml.so.1",
-    LIB_RM_VERSION_MISMATCH: "driver and library have different versions",
+    LIB_RM_VERSION_MISMATCH: "driver and library have different versions: reboot, or reload the driver",
 }
 
 WHOLE_GPU = 0xFFFFFFFF  # the instance of an event or a process that concerns no instance

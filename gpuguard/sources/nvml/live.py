@@ -64,9 +64,8 @@ MOST_GPUS, MOST_PARTS = 1024, 64  # of a machine, and of a GPU; nvml.h knows of 
 SHORTEST_WINDOW, LONGEST_WINDOW = 0.1, 600.0  # seconds that a GPM metric can be over: its counters move every 100 ms
 BATCHES_KEPT = 128  # buffers of different lists of fields; each GPU has some three
 
-# Any: what ctypes makes of a foreign function and of a reference; it has no types for them.
+# What ctypes makes of a foreign function; it has no types for them.
 Function = Callable[..., int]
-Reference = Any
 
 
 class _Handle:

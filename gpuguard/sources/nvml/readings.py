@@ -273,7 +273,6 @@ SLOW: tuple[tuple[Ask, ...], ...] = (
 
 LINK_COUNT = 91
 LINK_STATE = 165
-LINK_VERSION = 166
 LINK_TX, LINK_RX = 138, 139  # KiB of payload
 LINK5_TX, LINK5_RX = 202, 204  # bytes; NVLink 5
 # nvmlNvLinkErrorCounter_t, by column: Pascal to Hopper

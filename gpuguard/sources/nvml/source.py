@@ -34,12 +34,7 @@ from gpuguard.model.instants import Instant, seconds_between
 from gpuguard.model.readings import Rate, Value, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Clock
-from gpuguard.sources.nvml.library import (
-    DRIVER_NOT_LOADED,
-    LIB_RM_VERSION_MISMATCH,
-    LIBRARY_NOT_FOUND,
-    NO_PERMISSION,
-)
+from gpuguard.sources.nvml.library import LIBRARY_NOT_FOUND, WORDS, NvmlError
 from gpuguard.sources.nvml.protocol import (
     Begin,
     Begun,
@@ -63,8 +58,6 @@ RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
 HOLDS_GPU = frozenset({79})
 HOLDS_NODE = frozenset({119, 120})
 RECOVERY_CHANGED = 154
-# Reasons to refuse that have a finding of their own: driver_absent and driver_mismatch.
-TOLD_OTHERWISE = frozenset({NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, LIB_RM_VERSION_MISMATCH})
 INTERVALS = 3  # a row is good for so many: one sweep may be late, and one be lost
 FIRST_WINDOW = 0.2  # seconds between the first two looks; the counters behind GPM are renewed every 100 ms
 TELLS_WITHIN = 0.3  # seconds for a stuck child to say where; that thread is not stuck
@@ -234,7 +227,7 @@ class Nvml:
         if xid in HOLDS_NODE or pci is None:
             self._node_held = max(self._node_held, until)
         else:
-            self._held = {**self._held, pci: until}
+            self._held[pci] = until  # in place: another thread may set one while this one looks
 
     # --- children ----------------------------------------------------------------------------------------------------
 
@@ -283,12 +276,8 @@ class Nvml:
 
     def _refused(self, report: Refused) -> None:
         """Raises ReadFailed, after the node's row said why."""
-        words = {
-            9: "the NVIDIA driver is not loaded: see `dmesg | grep NVRM`",
-            18: "driver and library are of different versions: reboot, or reload the driver",
-        }.get(report.code, "see `dmesg | grep NVRM`")
-        why = f"NVML refuses with error {report.code}; {words}"
-        if report.code not in TOLD_OTHERWISE:
+        why = f"NVML refuses: {NvmlError(report.code)}; see `dmesg | grep NVRM`"
+        if report.code not in WORDS:  # those have findings of their own: driver_absent, driver_mismatch
             self._failing, self._failure = True, why
         self._tell_refused(report.code)
         raise ReadFailed(why)
@@ -468,8 +457,8 @@ class Nvml:
         if now < self._node_held:
             self._emit(Batch(source=NAME, events=()))
             return False
-        self._held = {pci: until for pci, until in self._held.items() if now < until}
-        report = self._answer(child, Look(rate, tuple(self._held)), self._settings.deadline(rate), Seen)
+        held = tuple(pci for pci, until in list(self._held.items()) if now < until)
+        report = self._answer(child, Look(rate, held), self._settings.deadline(rate), Seen)
         if isinstance(report, Refused):
             self._refused(report)
         assert isinstance(report, Seen)
