@@ -24,7 +24,7 @@ from gpuguard.spans import Held
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How long a call may take is for its source to know."""
+    """When failures are told; how long a call may take is for its source to say. Units: seconds."""
 
     hold: Seconds = Seconds(30.0)  # of failures without one whole look; one that ended is replaced within seconds
 

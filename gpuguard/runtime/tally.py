@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
+from gpuguard.health.machine import WITNESS
 from gpuguard.model.actions import Result
 from gpuguard.model.events import AnyEvent, LinesLost, LogLine, Sweep
 from gpuguard.model.health import PolicyName, ShellFacts, SourceView, XidSeen
@@ -18,8 +19,6 @@ BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 CODES_KEPT = 400
 # Pairs of GPU and Xid; of more, the one that was seen longest ago goes.
 XIDS_KEPT = 256
-# What the driver's library reports stands in the kernel's log as well: it confirms, and is counted there.
-WITNESSES = ("nvml",)
 
 
 class Tally:
@@ -42,7 +41,7 @@ class Tally:
         """The event is counted by kind and code."""
         if isinstance(event, LogLine) and event.parsed.xid is not None and event.parsed.kind == "xid":
             self._saw_xid(event, event.parsed.xid)
-        if isinstance(event, LogLine) and event.source not in WITNESSES:
+        if isinstance(event, LogLine) and event.source != WITNESS:
             code = "" if event.parsed.xid is None else str(event.parsed.xid)
             key = f"{event.parsed.kind} {code}"
             if key not in self.events and len(self.events) >= CODES_KEPT:
@@ -59,7 +58,7 @@ class Tally:
         key = (line.parsed.pci, xid)
         before = self._xids.pop(key, None)
         dates = [utc for utc in (line.at.utc, before.last_utc if before else None) if utc is not None]
-        more = 0 if line.source in WITNESSES else line.repeated
+        more = 0 if line.source == WITNESS else line.repeated
         self._xids[key] = XidSeen(
             pci=line.parsed.pci,
             xid=xid,
