@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpuguard.model.health import Snapshot, SubjectView
-from gpuguard.model.ids import SubjectId
+from gpuguard.model.ids import SubjectId, kind_of
 from gpuguard.model.readings import SubjectKind, Values, merged
 
 
@@ -24,7 +24,7 @@ def rows(snapshot: Snapshot, kind: SubjectKind) -> Iterator[Measured]:
     """Every subject of this kind of which anything is known that is not too old."""
     views = {view.id: view for view in snapshot.subjects}
     for name, groups in snapshot.readings.items():
-        if name.partition(":")[0] != kind:
+        if kind_of(name) != kind:
             continue
         values = merged(groups, snapshot.at)
         if values:

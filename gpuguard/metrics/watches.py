@@ -17,6 +17,7 @@ from prometheus_client.samples import Sample
 from gpuguard.metrics._rows import gpu_labels, rows
 from gpuguard.model.findings import Severity
 from gpuguard.model.health import FindingView, Snapshot
+from gpuguard.model.ids import kind_of
 
 WORTH: dict[Severity, int] = {"info": 0, "degraded": 10, "critical": 20}
 
@@ -66,7 +67,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     )
     known = {measured.subject: measured.values for measured in rows(snapshot, "gpu")}
     for view in snapshot.subjects:
-        if view.id.partition(":")[0] != "gpu":
+        if kind_of(view.id) != "gpu":
             continue
         values = known.get(view.id, {})
         labels = gpu_labels(view)
