@@ -1,6 +1,6 @@
 """Every seam of gpuguard, on one page. What stands here is a promise between folders; nothing here does work."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
@@ -135,7 +135,24 @@ class RowDetector(Protocol):
     def observe(self, memory: Any, subject: SubjectId, row: Row) -> tuple[Any, Sequence[Finding]]: ...
 
 
-AnyDetector = Detector | RowDetector
+class MachineDetector(Protocol):
+    """Judges how the parts of the machine stand to each other: what no row alone can tell.
+
+    `reads` are the columns of which a sweep must bring one for it to be asked. It is shown every row there is, by
+    subject, and says of each finding whether it stands, as a RowDetector does; a finding may be of any subject, and one
+    that stood must be taken back by itself when it does no longer. The core keeps one `Memory`, under the node.
+    """
+
+    name: str
+    reads: tuple[str, ...]
+    memory: type
+
+    def start(self) -> Any: ...  # Any: each detector has a memory type of its own
+
+    def survey(self, memory: Any, rows: Mapping[SubjectId, Row]) -> tuple[Any, Sequence[Finding]]: ...
+
+
+AnyDetector = Detector | RowDetector | MachineDetector
 
 
 @runtime_checkable

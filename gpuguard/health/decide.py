@@ -33,7 +33,7 @@ from gpuguard.model.ids import NODE, IncidentId, SubjectId, TokenId, kind_of
 from gpuguard.model.instants import Instant, seconds_between
 from gpuguard.model.readings import Group, Readings, Row, merged
 from gpuguard.model.story import StoryEntry
-from gpuguard.ports import AnyDetector, Detector, RowDetector
+from gpuguard.ports import AnyDetector, Detector, MachineDetector, RowDetector
 
 # Closed incidents are remembered this long, so that what comes late still finds the cause it belongs to.
 INCIDENT_KEPT = 3600.0
@@ -55,10 +55,12 @@ def decide(
     """
     desk = _Desk(health, event, settings)
     desk.take_in()
-    of_events, of_rows = _sorted(tuple(detectors))
+    of_events, of_rows, of_machine = _sorted(tuple(detectors))
     if isinstance(event, Sweep):
         for rows in of_rows:
             desk.consult_rows(rows, event)
+        for whole in of_machine:
+            desk.consult_machine(whole, event)
     else:
         for detector in of_events:
             if isinstance(event, detector.reads):
@@ -70,11 +72,21 @@ def decide(
 
 
 @lru_cache(maxsize=8)
-def _sorted(detectors: tuple[AnyDetector, ...]) -> tuple[tuple[Detector, ...], tuple[RowDetector, ...]]:
-    """Those that judge by events, and those that judge by what was measured."""
-    of_rows = [detector for detector in detectors if hasattr(detector, "of")]
-    of_events = [detector for detector in detectors if not hasattr(detector, "of")]
-    return cast(tuple[Detector, ...], tuple(of_events)), cast(tuple[RowDetector, ...], tuple(of_rows))
+def _sorted(
+    detectors: tuple[AnyDetector, ...],
+) -> tuple[tuple[Detector, ...], tuple[RowDetector, ...], tuple[MachineDetector, ...]]:
+    """Those that judge by events, those that judge one row of what was measured, and those that judge them all."""
+    of_events: list[Detector] = []
+    of_rows: list[RowDetector] = []
+    of_machine: list[MachineDetector] = []
+    for detector in detectors:
+        if hasattr(detector, "survey"):
+            of_machine.append(cast(MachineDetector, detector))
+        elif hasattr(detector, "of"):
+            of_rows.append(cast(RowDetector, detector))
+        else:
+            of_events.append(detector)
+    return tuple(of_events), tuple(of_rows), tuple(of_machine)
 
 
 class _Desk:
@@ -308,6 +320,27 @@ class _Desk:
                     self.memory = {**self.memory, (detector.name, name): after}
                 for finding in findings:
                     self._hear_level(finding, event)
+        except Exception as error:  # noqa: BLE001 - one of the three homes: a broken check must not blind the others
+            self.failed.append(detector.name)
+            self._hear(_against_itself(detector.name, error, self.event))
+
+    def consult_machine(self, detector: MachineDetector, event: Sweep) -> None:
+        """The detector has judged all rows there are, if the sweep brought a column it reads."""
+        if not any(values.keys() & detector.reads for values in event.rows.values()):
+            return
+        try:
+            rows = {
+                name: Row(subject=name, at=event.at, source=event.source, values=values)
+                for name, groups in self.readings.items()
+                if (values := merged(groups, event.at))
+            }
+            memory: Any = self.memory.get((detector.name, NODE))  # Any: the type is the detector's own
+            memory = detector.start() if memory is None else memory
+            after, findings = detector.survey(memory, rows)
+            if after != memory:
+                self.memory = {**self.memory, (detector.name, NODE): after}
+            for finding in findings:
+                self._hear_level(finding, event)
         except Exception as error:  # noqa: BLE001 - one of the three homes: a broken check must not blind the others
             self.failed.append(detector.name)
             self._hear(_against_itself(detector.name, error, self.event))

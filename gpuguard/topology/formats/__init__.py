@@ -1,0 +1,20 @@
+"""A shelf of forms: one file for each way in which others want the wiring written.
+
+A file has `render(topology: Topology, wish: Wish) -> str`, which gives the whole text with its last newline, and raises
+NotUnderstood or Absent, with a next step, where the graph or the wish lacks what the form cannot do without; `FORMAT`,
+its name for `gpuguard topo --format`; and a docstring that says who reads it and which document defines it. What it
+cannot know it leaves out or says in a comment of the form, and never invents. Proof beside it: a golden output of a
+recorded machine.
+"""
+
+import msgspec
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What whoever asks can say of the form.
+
+    `node` is the machine's name in the scheduler, None where nobody gave one; `fabric` the text of a fabric file.
+    """
+
+    node: str | None = None
+    fabric: str | None = None
