@@ -47,4 +47,14 @@ def _add(family: Metric, quantity: Quantity, measured: Measured) -> None:
         for place, part in parts:
             if isinstance(part, int | float):
                 labels = {**measured.labels, **quantity.labels, quantity.each: str(place)}
+                for label, column in quantity.beside.items():
+                    labels[label] = _beside(measured, column, place)
                 family.samples.append(Sample(name, labels, part))
+
+
+def _beside(measured: Measured, column: str, place: int | str | float | None) -> str:
+    """What another column has at this place; nothing where it has nothing."""
+    values = measured.values.get(column)
+    if not (isinstance(values, tuple) and isinstance(place, int) and place < len(values)):
+        return ""
+    return str(values[place] or "")

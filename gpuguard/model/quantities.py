@@ -211,7 +211,10 @@ NVLINK = (
         )
         for way, words in (("tx", "from"), ("rx", "to"))
     ),
-    Quantity(name="nvlink_up", of="gpu", unit="flag", each="link", low=0, high=1, help="1 while the link is up."),
+    Quantity(
+        name="nvlink_up", of="gpu", unit="flag", each="link", low=0, high=1, beside={"peer": "nvlink_peers"},
+        help="1 while the link is up, by its number and what it leads to.",
+    ),
     Quantity(name="nvlinks_active", of="gpu", unit="count", low=0, high=72, help="NVLinks that are up."),
     Quantity(name="nvlink_version", of="gpu", unit="code", low=0, high=64, metric=None, help="NVLink's version."),
     _count("nvlink_crc_errors_total", "CRC errors over all links."),

@@ -34,7 +34,8 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     outside of `low` and `high` cannot be and is unknown. `metric` is the exported name after `gpuguard_`, less the
     `_total` of a counter ('' where it is the name, None where it is not exported by itself); `labels` tell apart
     columns of one metric; `each` is the label for the place in a tuple, or with `keyed` for the name before each value
-    of it. `keep` says that its course is kept on disk.
+    of it; `beside` are labels whose value stands at the same place in another column, by that column. `keep` says that
+    its course is kept on disk.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     each: str = ""
     keyed: bool = False
+    beside: dict[str, str] = {}
     keep: bool = False
 
     @property

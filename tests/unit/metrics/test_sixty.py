@@ -38,13 +38,12 @@ PROMISED = PAGE.split()
 
 # Not there, and why.
 LEFT_OUT = {
-    "topology_drift": "nothing reads the topology yet",
     "topology_changed_total": "nothing reads the topology yet",
 }
 
 # The labels that tell the series of a metric apart, where there are more than those of its GPU.
 LABELS = {
-    "nvlink_tx_bytes_total": {"link"}, "nvlink_rx_bytes_total": {"link"}, "nvlink_up": {"link"},
+    "nvlink_tx_bytes_total": {"link"}, "nvlink_rx_bytes_total": {"link"}, "nvlink_up": {"link", "peer"},
     "nvlink5_errors_total": {"kind"}, "pcie_link_degraded": {"kind"}, "clock_event_active": {"reason"},
     "clock_event_seconds_total": {"reason"}, "ecc_errors_total": {"type", "scope"}, "remapped_rows": {"kind"},
     "xid_errors_total": {"xid"}, "xid_last_timestamp_seconds": {"xid"}, "fabric_health": {"bit"},
@@ -54,6 +53,7 @@ LABELS = {
 OF_THE_NODE = {
     "gpus_expected", "gpus_visible", "gpus_lost", "nvml_hung", "nvml_call_duration_seconds", "samples_due_total",
     "collect_duration_seconds", "collect_errors_total", "rejected_samples_total", "build_info", "samples_taken_total",
+    "topology_drift", "topology_changed_total",
 }  # fmt: skip
 
 

@@ -1,0 +1,35 @@
+"""How much of the wiring is not as it should be.
+
+The wiring itself is asked of `gpuguard topo --json`: a matrix would be a series for each pair.
+
+Reads     findings of the check topology_drift; whether the node has a profile or a learned expectation
+Units     differences
+"""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gpuguard.metrics._rows import rows
+from gpuguard.model.health import Snapshot
+
+CHECK = "topology_drift"
+# Columns of the node of which one says that something is expected of this machine.
+EXPECTED = ("machine_profile", "topology_learned")
+
+
+def families(snapshot: Snapshot) -> Iterator[Metric]:
+    """How many differences stand; no series where nobody knows what the machine should be."""
+    node = next((measured.values for measured in rows(snapshot, "node")), {})
+    if not any(node.get(column) for column in EXPECTED):
+        return
+    drift = GaugeMetricFamily("gpuguard_topology_drift", "Differences between the wiring as it is and as it should be.")
+    drift.add_metric(
+        (),
+        sum(
+            finding.check == CHECK and finding.severity != "info"
+            for subject in snapshot.subjects
+            for finding in subject.findings
+        ),
+    )
+    yield drift
