@@ -6,14 +6,15 @@ from gpuguard.model.topology import Device, Topology
 from gpuguard.topology.distance import NOT_KNOWN, places_of_gpus, rank_of
 from gpuguard.topology.names import places_of
 
-Preference = tuple[int, bool, float, int, int]
+# Distance, no RDMA, the rate below zero, GPUs that are nearer, GPUs as near, place: less is better.
+Preference = tuple[int, bool, float, int, int, int]
 
 
 def nics_of(topology: Topology, gpu: str) -> tuple[str, ...]:
     """The names of the network cards, nearest first.
 
     Of cards that are equally near, one with RDMA comes first, then the faster one (a rate that is not known is the
-    slowest), then that for which fewer other GPUs are nearer, then the lower one.
+    slowest), then that to which fewer other GPUs are nearer, or as near, then the lower one.
     Raises  UsageError where this is no GPU's name
     """
     return tuple(name for _, name in _preferred(topology, _place(topology, gpu)))
@@ -91,8 +92,9 @@ def _preferred(topology: Topology, gpu: int) -> list[tuple[Preference, str]]:
     found = []
     for place, device in _nics(topology):
         rank = rank_of(topology, gpu, place)
-        nearer = sum(rank_of(topology, other, place) < rank for other in gpus if other != gpu)
-        found.append(((rank, *_worth(device), nearer, place), device.name))
+        others = [rank_of(topology, other, place) for other in gpus if other != gpu]
+        nearer = sum(other < rank for other in others)
+        found.append(((rank, *_worth(device), nearer, others.count(rank), place), device.name))
     return sorted(found)
 
 

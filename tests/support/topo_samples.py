@@ -1,4 +1,4 @@
-"""Published matrices of `nvidia-smi topo -m` as graphs: cells and NUMA nodes alone, read for tests of what asks a graph.
+"""Published matrices of `nvidia-smi topo -m` as graphs: cells and NUMA nodes, read for tests of what asks a graph.
 
 A reader of matrices is gpuguard/topology/matrix.py; this one knows these files only, so that a fault of that one cannot
 hide a fault of what is tested.
@@ -11,6 +11,10 @@ from gpuguard.model.topology import LEVELS, Device, Gpu, Level, Nic, Topology
 from tests.support.shared_data import shared
 
 _SAMPLE = re.compile(r"^### SAMPLE (\d+)\n.*?^--- BEGIN MATRIX\n(.*?)^--- END MATRIX", re.MULTILINE | re.DOTALL)
+NUMBERS = (
+    "02", "03", "05", "06", "07", "08", "09", "12", "13", "14", "15", "16", "17", "19", "20", "21", "24", "26", "27",
+    "28", "30", "33", "35", "37", "39", "40",
+)  # fmt: skip
 _NAME = re.compile(r"(GPU|NIC|mlx\d+_)\d+")
 _LEVELS: dict[str, Level] = {level: level for level in LEVELS} | {"SOC": "SYS"}
 
