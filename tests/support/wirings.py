@@ -1,10 +1,11 @@
 """Machines as the rows that tell of their wiring, for tests of the graph; addresses and names belong to nobody."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from gpuguard.model.ids import SubjectId
 from gpuguard.model.readings import Values
-from gpuguard.model.topology import Topology
+from gpuguard.model.topology import Device, Gpu, Level, Topology
 from gpuguard.topology.build import build
 
 Rows = dict[SubjectId, Values]
@@ -115,3 +116,19 @@ def l40sx4() -> Rows:
 def graph(rows: Rows) -> Topology:
     """The graph of these rows."""
     return build(rows, host="node17")
+
+
+def plain(
+    bonds: Sequence[Sequence[int | None]],
+    levels: Sequence[Sequence[Level | None]] | None = None,
+    nodes: Sequence[str | None] | None = None,
+) -> Topology:
+    """GPUs alone, as a matrix tells of them; levels and nodes that are not given are not known."""
+    size = len(bonds)
+    devices = tuple(
+        Device(name=f"GPU{n}", kind="gpu", nodes=nodes[n] if nodes else None, gpu=Gpu(index=n)) for n in range(size)
+    )
+    return Topology(
+        devices=devices, bonds=tuple(tuple(row) for row in bonds),
+        levels=tuple(tuple(row) for row in levels or [[None] * size] * size),
+    )  # fmt: skip
