@@ -51,4 +51,6 @@ def gpu_device(root: Path, pci: str, *, port: str | None = None) -> Path:
     put(real / pci, files)
     listed.parent.mkdir(parents=True, exist_ok=True)
     listed.symlink_to(real / pci)
+    if not listed.with_name(port).exists():
+        listed.with_name(port).symlink_to(real)
     return listed
