@@ -11,6 +11,7 @@ bridges and cards are asked of the devices: that may hang, so it is done in thre
 and of none that sleeps.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -176,13 +177,13 @@ class Wiring:
 
     def _ask(self, above: dict[PciAddress, bridges.Bridge], found: list[cards.Card]) -> dict[PciAddress, Values | None]:
         """What bridges and cards told of themselves, None where one did not answer in time; of those that are awake."""
-        jobs = {
+        jobs: dict[str, Callable[[], Values]] = {
             **{pci: partial(bridges.read, self._root / DEVICES / pci) for pci in above},
             **{card.pci: partial(cards.read, self._root, card) for card in found},
         }
         jobs = {pci: job for pci, job in jobs.items() if not is_asleep(self._root / DEVICES / pci)}
         read = self._apart.read(jobs)
-        return {pci: read.get(pci) for pci in jobs}
+        return {PciAddress(pci): read.get(pci) for pci in jobs}
 
     def _compare(self, rows: Rows) -> None:
         """The look was counted where it shows another wiring than the one before."""

@@ -44,7 +44,7 @@ def find(paths: Mapping[PciAddress, tuple[str, ...]]) -> dict[PciAddress, Bridge
     found: dict[PciAddress, Bridge] = {}
     for device, path in paths.items():
         bridges = bridges_of(path)
-        for pci, below in zip(bridges, (*bridges[1:], device), strict=True):
+        for pci, below in zip(bridges, (*bridges, device)[1:], strict=True):
             bridge = found.setdefault(pci, Bridge(path[: path.index(pci)]))
             bridge.below.add(below)
             bridge.leads_on = bridge.leads_on or below != device

@@ -41,7 +41,9 @@ def look(root: Path) -> Listed:
 
     Raises  ReadFailed where the bus or a device on it cannot be read: who was not seen once is not missing
     """
-    gpus, switches, networks = [], [], []
+    gpus: list[PciAddress] = []
+    switches: list[PciAddress] = []
+    networks: list[PciAddress] = []
     for name in listed(root / DEVICES):
         try:
             pci = parse_pci_address(name)
