@@ -88,3 +88,33 @@ def find_acs(word: Word) -> int | None:
         if at < EXTENDED:
             return 0
     return None
+
+
+def shortened(path: Path) -> bytes | None:
+    """The configuration space of a bridge with what `read` understands and nothing else; None where no more than the
+    header may be read.
+
+    Raises  OSError as `read`
+    """
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+
+        def word(at: int) -> int | None:
+            got = os.pread(file, 4, at)
+            return int.from_bytes(got, "little") if len(got) == 4 else None
+
+        place = find_acs(word)
+        if place is None or word(0) == NO_ANSWER:
+            return None
+        space = bytearray(os.pread(file, HEADER_BYTES, 0)) + bytes(EXTENDED + 8 - HEADER_BYTES)
+        space[POINTER] = 0
+        if (express := find_express(word)) is not None:
+            space[POINTER] = HEADER_BYTES
+            told = (word(express) or 0) & 0xFFFF_00FF
+            space[HEADER_BYTES : HEADER_BYTES + 4] = told.to_bytes(4, "little")
+        if place:
+            space[EXTENDED : EXTENDED + 4] = (1 << 16 | ACS).to_bytes(4, "little")
+            space[EXTENDED + 4 : EXTENDED + 8] = (word(place + 4) or 0).to_bytes(4, "little")
+        return bytes(space)
+    finally:
+        os.close(file)

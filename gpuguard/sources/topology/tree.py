@@ -95,9 +95,9 @@ def device_of(target: str | None) -> tuple[PciAddress | None, bool]:
     return parse_pci_address(parts[found[-1]]), found[-1] == len(parts) - 1
 
 
-def path_of(links: Links, pci: PciAddress) -> tuple[str, ...] | None:
+def path_of(links: Links, address: str) -> tuple[str, ...] | None:
     """The root complex and the bridges above the device at this address; None where it is not known."""
-    return parse_path(links.target(f"{DEVICES}/{pci}"))
+    return parse_path(links.target(f"{DEVICES}/{address}"))
 
 
 def bridges_of(path: tuple[str, ...]) -> tuple[PciAddress, ...]:
