@@ -186,6 +186,7 @@ PCIE = (
         name="pcie_link_width_limit", of="gpu", unit="lanes", low=1, high=32, metric=None,
         help="The most lanes that GPU and slot can do together.",
     ),
+    _code("gpu_numa_node", "The NUMA node that the GPU hangs on.", high=4095),
     _count("pcie_replay_total", "Packets that PCIe had to send again."),
 )  # fmt: skip
 

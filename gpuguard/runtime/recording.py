@@ -18,7 +18,9 @@ from gpuguard.runtime.redaction import SERVICES, Redaction
 from gpuguard.sources.nvml.library import Library
 from gpuguard.sources.nvml.noted import Noted
 from gpuguard.sources.nvml.reader import Reader
+from gpuguard.sources.topology import LEARNED, cards, processors, registers, tree
 from gpuguard.sweeping.files import PAGE, listed
+from gpuguard.sweeping.links import LINKS, Links
 
 NVML = "nvml.json"
 RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
@@ -33,7 +35,8 @@ PLAIN = (
     "sys/class/infiniband/*/ports/*/phys_state", "sys/class/infiniband/*/ports/*/rate",
     "sys/class/infiniband/*/ports/*/link_layer", "sys/class/infiniband/*/ports/*/counters/*",
     "sys/class/infiniband/*/ports/*/hw_counters/*", "sys/devices/system/edac/mc/mc*/ce_count",
-    "sys/devices/system/edac/mc/mc*/ue_count",
+    "sys/devices/system/edac/mc/mc*/ue_count", "sys/devices/system/node/node*/cpulist",
+    "sys/devices/system/node/node*/distance",
 )  # fmt: skip
 DEVICES = "sys/bus/pci/devices"
 DEVICE_FILES = (
@@ -41,7 +44,9 @@ DEVICE_FILES = (
     "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "aer_dev_correctable",
     "aer_dev_nonfatal", "aer_dev_fatal", "power/runtime_status",
 )  # fmt: skip
-VENDORS = ("0x10de", "0x15b3")  # NVIDIA, Mellanox
+VENDORS = ("0x10de", "0x15b3")  # NVIDIA, Mellanox; and cards and bridges of any vendor
+DEVICE_LINKS = ("driver", "iommu_group", "physfn")
+CORE_FILES = ("physical_package_id", "thread_siblings_list", "core_cpus_list")
 MODULES = re.compile(r"(nvidia|mlx5|ib_|rdma|gdrdrv|nv_peer|iw_|nvme)\w*", re.ASCII)
 STATUS_LINES = ("Name", "State", "Tgid", "Pid", "PPid", "Uid", "Threads", "voluntary_ctxt_switches",
                 "nonvoluntary_ctxt_switches")  # fmt: skip
@@ -148,7 +153,9 @@ def copy_host(root: Path, folder: Path, pids: Iterable[int], names: Redaction, k
     for pattern in PLAIN:
         for path in sorted(root.glob(pattern)):
             _copy(path, root, folder, names, kept)
-    _copy_bus(root, folder, names, kept)
+    copied = _copy_bus(root, folder, names, kept)
+    _copy_names(root, folder, copied, names, kept)
+    _copy_processors(root, folder, names, kept)
     _copy_modules(root, folder, kept)
     _copy_processes(root, folder, pids, names, kept)
     boot = root / "proc/sys/kernel/random/boot_id"
@@ -157,21 +164,69 @@ def copy_host(root: Path, folder: Path, pids: Iterable[int], names: Redaction, k
     _copy_log(root, folder, names, kept)
 
 
-def _copy_bus(root: Path, folder: Path, names: Redaction, kept: Kept) -> None:
-    for address in listed(root / DEVICES):
+def _copy_bus(root: Path, folder: Path, names: Redaction, kept: Kept) -> dict[str, str]:
+    """GPUs, cards and the bridges above them lie in the folder; gives their links."""
+    links, found = Links(root), tree.look(root)
+    ours = {address for address in listed(root / DEVICES) if _vendor(root, address, kept) in VENDORS}
+    devices = {*ours, *found.networks, *(card.pci for card in cards.find(root, links, found.networks))}
+    bridges = {bridge for address in devices for bridge in tree.bridges_of(tree.path_of(links, address) or ())}
+    copied: dict[str, str] = {}
+    for address in sorted({*devices, *bridges}):
         device = root / DEVICES / address
-        vendor = _text(device / "vendor", kept, root)
-        if vendor is None or vendor.strip() not in VENDORS:
-            continue
+        if _vendor(root, address, kept) is None:
+            continue  # unplugged meanwhile
         for name in DEVICE_FILES:
             _copy(device / name, root, folder, names, kept)
+        for link in (f"{DEVICES}/{address}", *(f"{DEVICES}/{address}/{name}" for name in DEVICE_LINKS)):
+            if (target := links.target(link)) is not None:
+                copied[link] = target
         try:
-            with (device / "config").open("rb", buffering=0) as file:
-                header = file.read(CONFIG_BYTES)
+            space = registers.shortened(device / "config") if address in bridges else None
+            if space is None:
+                with (device / "config").open("rb", buffering=0) as file:
+                    space = file.read(CONFIG_BYTES)
         except OSError as error:
             kept.missing[f"{DEVICES}/{address}/config"] = error.strerror or str(error)
             continue
-        _write(folder / DEVICES / address / "config", header, kept)
+        _write(folder / DEVICES / address / "config", space, kept)
+    return copied
+
+
+def _vendor(root: Path, address: str, kept: Kept) -> str | None:
+    text = _text(root / DEVICES / address / "vendor", kept, root)
+    return None if text is None else text.strip()
+
+
+def _copy_names(root: Path, folder: Path, copied: dict[str, str], names: Redaction, kept: Kept) -> None:
+    """By which names RDMA and the network know the cards, and the file with all links."""
+    links = Links(root)
+    there = {target for link, target in copied.items() if link.count("/") == DEVICES.count("/") + 1}
+    for kind, files in ((cards.RDMA, ("node_guid",)), (cards.NET, ("speed", "phys_port_name"))):
+        for name in listed(root / kind):
+            target = links.target(f"{kind}/{name}/device")
+            if target is None or not any(target == one or target.startswith(f"{one}/") for one in there):
+                continue  # not of a card: only software, or on another bus
+            instead = names.interface(name) if kind == cards.NET else name
+            copied[f"{kind}/{instead}/device"] = target
+            for file in files:
+                text = _text(root / kind / name / file, None, root)
+                if text is not None:
+                    text = f"{names.guid(text.strip())}\n" if file == "node_guid" else text
+                    _write(folder / kind / instead / file, text, kept)
+    if copied:
+        _write(folder / LINKS, "".join(f"{link} {target}\n" for link, target in sorted(copied.items())), kept)
+
+
+def _copy_processors(root: Path, folder: Path, names: Redaction, kept: Kept) -> None:
+    """The first core of each NUMA node, and what processor it is."""
+    told = [_text(path, kept, root) for path in sorted(root.glob(f"{processors.NODES}/node*/cpulist"))] or ["0"]
+    for cpu in sorted({cpu for text in told if (cpu := processors.first_of((text or "").strip())) is not None}):
+        for name in CORE_FILES:
+            _copy(root / processors.CPUS / f"cpu{cpu}/topology/{name}", root, folder, names, kept)
+    if (text := _text(root / "proc/cpuinfo", kept, root)) is not None:
+        _write(folder / "proc/cpuinfo", names.text(text.partition("\n\n")[0]) + "\n", kept)
+    if root != Path("/"):
+        _copy(root / LEARNED, root, folder, names, kept)
 
 
 def _copy_modules(root: Path, folder: Path, kept: Kept) -> None:
@@ -272,8 +327,8 @@ def write_origin(folder: Path, kept: Kept, root: Path, pace: Pace) -> None:
     lines = [
         f"A recorded machine: `gpuguard record` {__version__} of {of}, {kept.gpus} GPUs, {kept.passes} passes "
         f"{pace.every:g} s apart.",
-        "Numbers and states are as they were read. UUIDs, serial numbers, the boot id, names of hosts, processes and "
-        "control",
+        "Numbers and states are as they were read. UUIDs, GUIDs, serial numbers, the boot id, names of hosts, "
+        "processes and control",
         "groups and numbers of users are invented, the same in every file. dev/kmsg holds the kernel's lines about the "
         "GPU",
         "stack, PCIe and memory, numbered anew.",

@@ -1,7 +1,8 @@
 """Names that belong to somebody, replaced by names that belong to nobody, the same way wherever they stand.
 
-Replaced are UUIDs of GPUs and MIG devices, serial numbers, boot ids, the host's names, names of processes and control
-groups, and numbers of users; what a machine is (addresses, versions, product names) stays. The way back is not kept.
+Replaced are UUIDs of GPUs and MIG devices, serial numbers, boot ids, GUIDs and hardware addresses of the network, the
+host's names, names of processes and control groups, and numbers of users; what a machine is (addresses, versions,
+product names) stays. The way back is not kept.
 """
 
 import hashlib
@@ -25,6 +26,7 @@ _UUID = re.compile(r"\b(GPU|MIG)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b
 _OLD_MIG = re.compile(r"\bMIG-GPU-([0-9a-f-]{36})", re.ASCII)
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", re.ASCII)
 _NAME = re.compile(r"(\bname=)([^,]+)")
+_BY_ADDRESS = re.compile(r"enx[0-9a-f]{12}", re.ASCII)
 _NUMBER = re.compile(r"\d+", re.ASCII)
 SHORTEST_SERIAL = 8  # with letters in it
 SHORTEST = 3  # a shorter name of a host would be found within words
@@ -56,6 +58,17 @@ class Redaction:
             number = int.from_bytes(self._digest(old), "big") % 10 ** len(old)
             self._serials[old] = f"{number:0{len(old)}d}"
         return self._serials.get(old, old)
+
+    def guid(self, old: str) -> str:
+        """Another GUID of a node of a fabric, in the same form; that of none stays."""
+        if not old.strip("0:"):
+            return old
+        digits = self._digest(old.lower()).hex()
+        return ":".join((digits[:4], digits[4:8], digits[8:12], digits[12:16]))
+
+    def interface(self, old: str) -> str:
+        """The name of a network interface; one that is named by its hardware address gets another address."""
+        return f"enx{self._digest(old).hex()[:12]}" if _BY_ADDRESS.fullmatch(old) else old
 
     def process(self, old: str) -> str:
         """`process-N`; a service of the driver's keeps its name."""

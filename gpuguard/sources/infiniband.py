@@ -30,6 +30,7 @@ from gpuguard.model.readings import Quantity, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Clock
 from gpuguard.sweeping.apart import Apart
+from gpuguard.sweeping.attributes import parse_rate
 from gpuguard.sweeping.files import listed, take, whole
 from gpuguard.sweeping.rounds import Rounds, Rows
 
@@ -92,7 +93,6 @@ QUANTITIES: tuple[Quantity, ...] = (
 )  # fmt: skip
 
 _NUMBERED = re.compile(r"(\d): ?", re.ASCII)
-_RATE = re.compile(r"(\d+(?:\.\d)?) Gb/sec", re.ASCII)
 # mlx5 names a module as its firmware does, `Module0`, or by its sensor's number, which begins at 64 for modules.
 _MODULE = re.compile(r"module|^temperature$|^sensor(?:6[4-9]|[7-9]\d|1[01]\d|12[0-7])$", re.IGNORECASE | re.ASCII)
 _RECEIVED = re.compile(r"rx_?power", re.IGNORECASE | re.ASCII)
@@ -117,12 +117,6 @@ def parse_code(text: str) -> int | None:
     """The number before the word, as 4 of `4: ACTIVE` and 5 of `5: LinkUp`."""
     match = _NUMBERED.match(text)
     return int(match[1]) if match else None
-
-
-def parse_rate(text: str) -> int | None:
-    """The rate in bits per second of `400 Gb/sec (4X NDR)` or `2.5 Gb/sec (1X SDR)`."""
-    match = _RATE.match(text)
-    return round(float(match[1]) * 1e9) if match else None
 
 
 def parse_count(text: str) -> int | None:

@@ -12,7 +12,6 @@ is not read again, and one that sleeps, or whose port does, is left alone.
 """
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,18 +21,17 @@ from gpuguard.errors import Absent, NotUnderstood
 from gpuguard.model.ids import PciAddress, gpu, parse_pci_address
 from gpuguard.model.instants import Instant
 from gpuguard.model.quantities import COUNTER_TOP
-from gpuguard.model.readings import Quantity, Value, Values
+from gpuguard.model.readings import Quantity, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Clock
 from gpuguard.sweeping.apart import Apart
+from gpuguard.sweeping.attributes import least, parse_generation, parse_lanes, parse_numa_node
 from gpuguard.sweeping.files import take, whole
 from gpuguard.sweeping.gpus import DEVICES, Bus, is_asleep
+from gpuguard.sweeping.links import Links
 from gpuguard.sweeping.rounds import Rounds, Rows
 
 NAME = "pcie"
-# Gigatransfers a second of each generation of PCIe.
-GENERATIONS = {"2.5": 1, "5.0": 2, "5": 2, "8.0": 3, "8": 3, "16.0": 4, "16": 4, "32.0": 5, "32": 5, "64.0": 6, "64": 6}
-MOST_LANES = 32  # the register has six bits; all ones is what a device that does not answer shows
 AER_KINDS = {"correctable": "TOTAL_ERR_COR", "nonfatal": "TOTAL_ERR_NONFATAL", "fatal": "TOTAL_ERR_FATAL"}
 
 QUANTITIES: tuple[Quantity, ...] = (
@@ -45,13 +43,7 @@ QUANTITIES: tuple[Quantity, ...] = (
         )
         for kind in AER_KINDS
     ),
-    Quantity(
-        name="gpu_numa_node", of="gpu", unit="code", low=0, high=4095, metric=None,
-        help="The NUMA node that the GPU hangs on.",
-    ),
 )  # fmt: skip
-
-_SPEED = re.compile(r"(\d{1,2}(?:\.\d)?) GT/s", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,26 +59,6 @@ class Settings:
             raise ValueError("every and deadline must be above 0")
 
 
-def parse_generation(text: str) -> int | None:
-    """The PCIe generation of a link speed, None where it is unknown.
-
-    Reads   current_link_speed, max_link_speed
-    Shape   `16.0 GT/s PCIe`, before Linux 5.7 `16 GT/s`; `Unknown`, earlier `Unknown speed`
-    """
-    match = _SPEED.match(text)
-    return GENERATIONS.get(match[1]) if match else None
-
-
-def parse_lanes(text: str) -> int | None:
-    """The lanes of a link, None where it is unknown.
-
-    Reads   current_link_width, max_link_width
-    Shape   one decimal number; 0 where the link is down or the device virtual, 63 or 255 where nothing answered
-    """
-    lanes = whole(text)
-    return lanes if lanes is not None and 0 < lanes <= MOST_LANES else None
-
-
 def parse_aer_total(text: str, label: str) -> int | None:
     """How many errors of one severity a device reported, of all kinds.
 
@@ -99,23 +71,17 @@ def parse_aer_total(text: str, label: str) -> int | None:
     return None
 
 
-def parse_numa_node(text: str) -> int | None:
-    """The NUMA node; -1 is the kernel's word for unknown."""
-    node = whole(text)
-    return node if node is not None and node >= 0 else None
-
-
-def port_above(device: Path) -> Path | None:
+def port_above(device: Path, links: Links) -> Path | None:
     """The port that the device is plugged into; None where the tree does not tell.
 
     Shape   /sys/bus/pci/devices/<address> is a link to /sys/devices/pci0000:00/0000:00:01.0/<address>
     """
-    above = Path(os.path.realpath(device)).parent
+    above = os.path.basename(os.path.dirname(links.target(f"{DEVICES}/{device.name}") or ""))
     try:
-        parse_pci_address(above.name)
+        parse_pci_address(above)
     except NotUnderstood:
         return None
-    return above if above.name.count(":") == 2 else None
+    return device.with_name(above) if above.count(":") == 2 else None
 
 
 class Pcie:
@@ -125,7 +91,7 @@ class Pcie:
         self, settings: Settings, root: Path, *, read: Callable[[Path, Path | None], Values] | None = None
     ) -> None:
         """Reads nothing yet."""
-        self._root, self._bus = root, Bus(root)
+        self._root, self._bus, self._links = root, Bus(root), Links(root)
         self._apart: Apart[Values] = Apart(NAME, settings.deadline)
         self._read = read or read_link
         self._ports: dict[PciAddress, Path | None] = {}
@@ -140,8 +106,8 @@ class Pcie:
         found = self._bus.gpus()
         if not (found or self._ports):
             raise Absent("no NVIDIA GPU on the PCI bus; it is looked for again later")
-        self._ports = {pci: self._ports.get(pci) or port_above(device) for pci, device in found.items()} or self._ports
-        ports = self._ports
+        ports = {pci: self._ports.get(pci) or port_above(device, self._links) for pci, device in found.items()}
+        self._ports = ports or self._ports
         awake = [
             pci
             for pci, device in found.items()
@@ -167,14 +133,8 @@ def read_link(device: Path, port: Path | None) -> Values:
         if port is not None:
             take(limits, "port", f"{port}/max_link_{file}", understand)
         if limits:
-            values[f"pcie_link_{column}_limit"] = _least(list(limits.values()))
+            values[f"pcie_link_{column}_limit"] = least(list(limits.values()))
     return values
-
-
-def _least(limits: list[Value]) -> int | None:
-    """The lowest of all limits; None where one of them is not known, as it may be lower."""
-    known = [limit for limit in limits if isinstance(limit, int)]
-    return min(known) if len(known) == len(limits) else None
 
 
 def _unknown() -> Values:

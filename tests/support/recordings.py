@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.support import products
 from tests.support.host_files import HOSTS, write_host
+from tests.support.host_wiring import write_wiring
 from tests.support.machines import NAMES, NODES, gpus
 from tests.support.products import Product
 
@@ -477,6 +478,7 @@ def write(name: str, root: Path) -> None:
     made = MAKERS[name](root)
     (root / "nvml.json").write_text(written(made))
     write_host(root, HOSTS[name], holders(made), driver(root))
+    write_wiring(root, name)
 
 
 def main(names: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Small machines on disk: a few files of /proc and /sys with what the kernel would say in them."""
 
+import os
 from pathlib import Path
 
 
@@ -51,4 +52,37 @@ def gpu_device(root: Path, pci: str, *, port: str | None = None) -> Path:
     put(real / pci, files)
     listed.parent.mkdir(parents=True, exist_ok=True)
     listed.symlink_to(real / pci)
+    if not listed.with_name(port).exists():
+        listed.with_name(port).symlink_to(real)
     return listed
+
+
+def pci_function(root: Path, address: str, above: tuple[str, ...], files: dict[str, str]) -> Path:
+    """A function on the bus below a root complex and bridges, as the kernel lays it out; its folder on the bus."""
+    real = root / "/".join(("sys/devices", *above, address))
+    real.mkdir(parents=True, exist_ok=True)
+    put(real, files)
+    listed = root / "sys/bus/pci/devices" / address
+    listed.parent.mkdir(parents=True, exist_ok=True)
+    listed.symlink_to(os.path.relpath(real, listed.parent))
+    return listed
+
+
+def pci_bridge(root: Path, address: str, above: tuple[str, ...], **files: str) -> tuple[str, ...]:
+    """A bridge there; gives the path of what is below it."""
+    pci_function(
+        root, address, above,
+        {
+            "vendor": "0x1000", "device": "0xc030", "class": "0x060400", "current_link_width": "16",
+            "max_link_width": "16", "current_link_speed": "32.0 GT/s PCIe", "max_link_speed": "32.0 GT/s PCIe",
+            **files,
+        },
+    )  # fmt: skip
+    return (*above, address)
+
+
+def link(root: Path, path: str, target: str) -> None:
+    """A relative link below `root`, as sysfs has them; what it leads to is a folder."""
+    (root / target).mkdir(parents=True, exist_ok=True)
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).symlink_to(os.path.relpath((root / target).resolve(), (root / path).parent.resolve()))

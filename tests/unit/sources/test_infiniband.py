@@ -19,7 +19,6 @@ from gpuguard.sources.infiniband import (
     build,
     parse_code,
     parse_count,
-    parse_rate,
 )
 from tests.support.trees import put
 
@@ -43,17 +42,6 @@ def adapter(root: Path, name: str = "mlx5_0", port: str = "1", **files: str) -> 
 )
 def test_codes(text: str, code: int | None) -> None:
     assert parse_code(text) == code
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"),
-    [
-        ("400 Gb/sec (4X NDR)", 400 * 10**9), ("2.5 Gb/sec (1X SDR)", 2_500_000_000), ("100 Gb/sec (2X HDR)", 10**11),
-        ("0 Gb/sec", 0), ("fast", None), ("", None),
-    ],
-)  # fmt: skip
-def test_rates(text: str, rate: int | None) -> None:
-    assert parse_rate(text) == rate
 
 
 def test_counts() -> None:

@@ -11,7 +11,7 @@ from gpuguard.model.ids import SubjectId
 from gpuguard.model.readings import Values
 from gpuguard.runtime.clock import ManualClock
 from gpuguard.sources import pcie
-from gpuguard.sources.pcie import Pcie, Settings, build, parse_aer_total, parse_generation, parse_lanes, parse_numa_node
+from gpuguard.sources.pcie import Pcie, Settings, build, parse_aer_total
 from tests.support.trees import gpu_device, put
 
 PCI = "0000:1b:00.0"
@@ -20,29 +20,9 @@ PORT = "0000:16:01.0"
 NOW = ManualClock().now()
 
 
-@pytest.mark.parametrize(
-    ("text", "generation"),
-    [
-        ("2.5 GT/s PCIe", 1), ("5.0 GT/s PCIe", 2), ("8 GT/s", 3), ("16 GT/s", 4), ("16.0 GT/s PCIe", 4),
-        ("32.0 GT/s PCIe", 5), ("64.0 GT/s PCIe", 6), ("Unknown", None), ("Unknown speed", None), ("", None),
-        ("3.7 GT/s", None),
-    ],
-)  # fmt: skip
-def test_speeds(text: str, generation: int | None) -> None:
-    assert parse_generation(text) == generation
-
-
-@pytest.mark.parametrize(
-    ("text", "lanes"), [("16", 16), ("1", 1), ("0", None), ("63", None), ("255", None), ("x", None)]
-)
-def test_lanes(text: str, lanes: int | None) -> None:
-    assert parse_lanes(text) == lanes
-
-
-def test_totals_and_nodes() -> None:
+def test_totals() -> None:
     assert parse_aer_total("RxErr 0\nTOTAL_ERR_COR 12", "TOTAL_ERR_COR") == 12
     assert parse_aer_total("RxErr 0", "TOTAL_ERR_COR") is None
-    assert (parse_numa_node("0"), parse_numa_node("-1"), parse_numa_node("")) == (0, None, None)
 
 
 def test_everything_that_the_kernel_tells(tmp_path: Path) -> None:
