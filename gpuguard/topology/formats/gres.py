@@ -116,7 +116,7 @@ def _lost(lost: Sequence[Device]) -> Iterator[str]:
 
 def _remarks(gpus: Sequence[Device], told: Numbering | None, why: str) -> Iterator[str]:
     if all(_of(gpu).minor is None for gpu in gpus):
-        yield "# Minor numbers are not known: N of /dev/nvidiaN is the index. Compare with Minor Number of `nvidia-smi -q`."
+        yield "# Minor numbers are not known: N of /dev/nvidiaN is the index. See Minor Number in `nvidia-smi -q`."
     if unnamed := [gpu.name for gpu in gpus if names.short(_of(gpu).product) is None]:
         yield f"# Type is left out: the product of {', '.join(unnamed)} is not known."
     if told is None:

@@ -137,8 +137,8 @@ def _groups(topology: Topology) -> int | None:
 
 def digest(topology: Topology) -> str:
     """A short digest of how the machine is wired: what its GPUs and cards are, how far they are from each other, and
-    on which NUMA node. Addresses, serial numbers and names do not count: two machines of one make, cabled alike, have the
-    same, until one of them loses a link or a GPU."""
+    on which NUMA node. Addresses, serial numbers and names do not count: two machines of one make, cabled alike, have
+    the same, until one of them loses a link or a GPU."""
     devices = topology.devices
     shape = {
         "devices": [
