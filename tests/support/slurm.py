@@ -93,16 +93,16 @@ class Cluster:
         files = [f"--{what}-file={self.root}/munge.{what}" for what in ("pid", "seed", "log")]
         ours = [f"--key-file={key}", f"--socket={self.root}/munge.sock"]
         self._spawn("munged", ["munged", "--foreground", "--force", *ours, *files])
-        self._until("munged answers", lambda: self._quiet(["munge", "-S", f"{self.root}/munge.sock", "-n"]))
+        self.until("munged answers", lambda: self._quiet(["munge", "-S", f"{self.root}/munge.sock", "-n"]))
         self.start_controller("-c")
         for name in self.names:
             self.start_node(name)
-        self._until("all nodes are idle", lambda: set(self.states().values()) == {"IDLE"})
+        self.until("all nodes are idle", lambda: set(self.states().values()) == {"IDLE"})
 
     def start_controller(self, *options: str) -> None:
         """slurmctld answers; without `-c` it remembers what was drained."""
         self._spawn("slurmctld", [f"{self.root}/bin/slurmctld", "-D", "-i", *options, "-f", str(self.conf)])
-        self._until("slurmctld answers", lambda: " UP" in self.client("scontrol", "ping", check=False))
+        self.until("slurmctld answers", lambda: " UP" in self.client("scontrol", "ping", check=False))
 
     def stop_controller(self) -> None:
         """slurmctld is gone and its port closed."""
@@ -148,12 +148,12 @@ class Cluster:
         """Id of a job that runs on the node until it is cancelled."""
         line = self.client("sbatch", "--parsable", "-w", node, "-n1", "-o", "/dev/null", "--wrap", "exec sleep 600")
         job = line.strip()
-        self._until("the job runs", lambda: self.client("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
+        self.until("the job runs", lambda: self.client("squeue", "-h", "-j", job, "-o", "%T").strip() == "RUNNING")
         return job
 
     def await_state(self, node: str, state: str) -> None:
         """The node is in this state."""
-        self._until(f"{node} is {state}", lambda: self.states().get(node) == state)
+        self.until(f"{node} is {state}", lambda: self.states().get(node) == state)
 
     def reset(self) -> None:
         """No jobs and all nodes idle, whatever a test did."""
@@ -167,7 +167,7 @@ class Cluster:
                 self.client("scontrol", "delete", f"reservationname={reservation.split()[0].partition('=')[2]}")
         for job in self.client("squeue", "-h", "-o", "%A").split():
             self.client("scancel", job, check=False)
-        self._until("all jobs have ended", lambda: not self.client("squeue", "-h", "-o", "%A").strip())
+        self.until("all jobs have ended", lambda: not self.client("squeue", "-h", "-o", "%A").strip())
 
         def idle() -> bool:
             for name, state in self.states().items():
@@ -177,7 +177,7 @@ class Cluster:
                     self.client("scontrol", "update", f"nodename={name}", f"state={word}", check=False)
             return set(self.states().values()) == {"IDLE"}
 
-        self._until("all nodes are idle", idle)
+        self.until("all nodes are idle", idle)
 
     def stop(self) -> None:
         """Nothing of the cluster runs any more."""
@@ -195,7 +195,7 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
 
     def _configure(self) -> None:
-        first = _free_ports(len(self.names) + 1)
+        first = free_ports(len(self.names) + 1)
         devices = [self.root / "dev" / f"nvidia{index}" for index in range(4)]
         try:
             for device in devices:
@@ -244,7 +244,7 @@ class Cluster:
     def _quiet(self, command: Sequence[str]) -> bool:
         return subprocess.run(command, env=self.environ, capture_output=True, timeout=10, check=False).returncode == 0
 
-    def _until(self, what: str, true: Callable[[], bool]) -> None:
+    def until(self, what: str, true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + READY_S
         while not true():
             dead = [name for name, child in self._children.items() if child.poll() not in (None, 0)]
@@ -254,11 +254,16 @@ class Cluster:
             time.sleep(0.05)
 
 
+def missing_programs() -> list[str]:
+    """What a cluster needs and this machine lacks."""
+    missing = [program for program in PROGRAMS if shutil.which(program, path=f"{PATH}:/usr/lib/slurm") is None]
+    return [program for program in missing if program != "slurmstepd" or shutil.which("slurmd", path=PATH) is None]
+
+
 @pytest.fixture(scope="session")
 def slurm_cluster() -> Iterator[Cluster]:
     """A running cluster for the whole session, or a skip that names what is missing."""
-    missing = [program for program in PROGRAMS if shutil.which(program, path=f"{PATH}:/usr/lib/slurm") is None]
-    missing = [program for program in missing if program != "slurmstepd" or shutil.which("slurmd", path=PATH) is None]
+    missing = missing_programs()
     require("slurm", not missing, f"no {', '.join(missing)}; `apt install slurm-wlm munge` brings them")
     require("slurm", os.geteuid() == 0, "slurmctld, slurmd and mknod need root")
     # Unix socket names end at 107 bytes, so the folder must have a short one; others must be able to read slurm.conf.
@@ -287,7 +292,7 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _free_ports(count: int) -> int:
+def free_ports(count: int) -> int:
     """First of `count` ports in a row that nobody listens on, below the range of outgoing connections."""
     for _ in range(200):
         first = random.randrange(20000, 32000)
