@@ -267,22 +267,32 @@ def _tells(row: Mapping[str, Value]) -> bool:
     ) and not ("nvlink_peers" in row and row["nvlink_peers"] is None)
 
 
-def _bond(one: Device, other: Device, rows: Rows) -> int:
+def _bond(one: Device, other: Device, rows: Rows) -> int | None:
     straight = max(
         sum(link.peer == f"gpu:{peer.pci}" and link.up is not False for link in links_of(gpu))
         for gpu, peer in ((one, other), (other, one))
     )
-    return straight or min(_to_switches(gpu, rows) for gpu in (one, other))
+    if straight:
+        return straight
+    ends = [_to_switches(gpu, rows) for gpu in (one, other)]
+    if 0 in ends:
+        return 0
+    return None if None in ends else min(end for end in ends if end is not None)
 
 
-def _to_switches(gpu: Device, rows: Rows) -> int:
-    """How many of a GPU's links that end at switches are up; all switches of a node are one fabric."""
-    links = [link for link in links_of(gpu) if link.peer is not None and link.peer.startswith(ANY_SWITCH)]
-    if links:
-        return sum(link.up is not False for link in links)
+def _to_switches(gpu: Device, rows: Rows) -> int | None:
+    """How many of a GPU's links that end at switches are up; all switches of a node are one fabric. None where links
+    are up and nobody tells where they end."""
     if gpu.gpu is not None and gpu.gpu.mig:
         return 0
-    return _number(rows[SubjectId(f"gpu:{gpu.pci}")], "nvlinks_to_switches") or 0
+    links, counted = links_of(gpu), _number(rows[SubjectId(f"gpu:{gpu.pci}")], "nvlinks_to_switches")
+    if not links:
+        return counted or 0
+    up = [link for link in links if link.up is not False]
+    told = sum(link.peer is not None and link.peer.startswith(ANY_SWITCH) for link in up)
+    if told or all(link.peer is not None for link in up):
+        return told
+    return None if counted is None else min(counted, len(up))
 
 
 def links_of(device: Device) -> tuple[NvLink, ...]:

@@ -103,7 +103,8 @@ def _product(topology: Topology) -> str | None:
     if len(products) == 1:
         return spelling.label(products[0])
     kinds = [spelling.short(product) for product in products]
-    return spelling.identity(".".join(dict.fromkeys(kind for kind in kinds if kind is not None))) if all(kinds) else None
+    known = dict.fromkeys(kind for kind in kinds if kind is not None)
+    return spelling.identity(".".join(known)) if all(kinds) else None
 
 
 def _nvlinks(topology: Topology) -> int | None:

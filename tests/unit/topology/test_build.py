@@ -63,6 +63,23 @@ def test_links_between_two_gpus_are_counted_one_by_one() -> None:
     assert [made.cell(2, other) for other in (0, 1, 3)] == ["SYS", "SYS", "NODE"]
 
 
+def test_links_that_are_up_and_end_nobody_knows_where_are_not_none() -> None:
+    rows = without(h100x8(), "nvlink_peers", "nvlinks_to_switches")
+    assert graph(rows).bonds[0][1] is None
+    for row in rows.values():
+        if "gpu_index" in row:
+            row["nvlinks_to_switches"] = 18
+    assert graph(rows).cell(0, 1) == "NV18"
+    rows[gpu(0)]["nvlink_up"] = (0,) * 2 + (1,) * 16
+    assert graph(rows).cell(0, 1) == "NV16"
+
+
+def test_links_that_are_all_down_are_known_to_be_none() -> None:
+    rows = h100x8()
+    rows[gpu(0)] |= {"nvlink_peers": (None,) * 18, "nvlink_up": (0,) * 18}
+    assert graph(rows).cell(0, 1) == "NODE"
+
+
 def test_cards_without_nvlink_have_none_and_that_is_known() -> None:
     made = graph(l40sx4())
     assert made.bonds[0][1] == 0
