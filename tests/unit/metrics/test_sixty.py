@@ -38,8 +38,7 @@ PROMISED = PAGE.split()
 
 # Not there, and why.
 LEFT_OUT = {
-    "topology_drift": "nothing reads the topology yet",
-    "topology_changed_total": "nothing reads the topology yet",
+    "topology_drift": "nothing judges the topology yet",
 }
 
 # The labels that tell the series of a metric apart, where there are more than those of its GPU.
@@ -54,6 +53,7 @@ LABELS = {
 OF_THE_NODE = {
     "gpus_expected", "gpus_visible", "gpus_lost", "nvml_hung", "nvml_call_duration_seconds", "samples_due_total",
     "collect_duration_seconds", "collect_errors_total", "rejected_samples_total", "build_info", "samples_taken_total",
+    "topology_changed_total",
 }  # fmt: skip
 
 
