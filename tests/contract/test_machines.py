@@ -11,6 +11,9 @@ import pytest
 
 from gpuguard.commands.demo import INCIDENT, scenes
 from gpuguard.kernel_log.reader import parse_record, parse_text
+from gpuguard.runtime.clock import ManualClock
+from gpuguard.sources.topology import LEARNED, Settings, Wiring
+from gpuguard.topology.build import build
 from tests.support import recordings
 from tests.support.machines import NAMES, NODES, gpus, machine
 
@@ -190,3 +193,27 @@ def test_the_lost_gpu_answers_nothing() -> None:
     healthy = next(devices("h100x8"))
     assert set(healthy["calls"]) <= set(gone["calls"])
     assert set(healthy["fields"]) <= set(gone["fields"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_wired_as_machines_of_its_kind_are(name: str) -> None:
+    """Every device hangs below bridges that are on the bus, cards are near GPUs, and each link leads from something."""
+    root = machine(name)
+    links = dict(line.split(" ") for line in (root / "links").read_text().splitlines())
+    devices = {path.name for path in (root / "sys/bus/pci/devices").iterdir()}
+    assert {link.split("/")[4] for link in links if link.startswith("sys/bus/pci/")} == devices
+    for link, target in links.items():
+        assert (root / link).parent.is_dir()
+        assert {part for part in target.split("/")[3:] if target.startswith("sys/devices")} <= devices
+    graph = build(Wiring(Settings(), root, root / LEARNED).sweep(ManualClock().now()))
+    ports = 0 if name == "l40sx4" else 8
+    assert len(graph.nics) == ports + 2 * (name == "h100x8")
+    assert [card.nic.rdma for card in graph.nics[:ports] if card.nic] == [f"mlx5_{n}" for n in range(ports)]
+    near = {"a100x8": "PXB", "l40sx4": None}.get(name, "PIX")
+    for gpu in range(SIZES[name]):
+        levels = {graph.levels[gpu][graph.place(f"NIC{n}")] for n in range(ports)}
+        assert near in levels or near is None
+        assert levels <= {near, "NODE", "SYS"}
+    assert {bridge.redirects for bridge in graph.bridges if bridge.kind == "root_port"} == {True}
+    assert not any(bridge.redirects for bridge in graph.bridges if bridge.kind == "downstream")
+    assert [node.cpus for node in graph.numa] == ["0-55,112-167", "56-111,168-223"]

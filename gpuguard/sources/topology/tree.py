@@ -57,14 +57,9 @@ def look(root: Path) -> Listed:
         except (Absent, NotUnderstood):
             continue  # unplugged meanwhile, or a bridge of odd firmware
         except ReadFailed:
-            if is_there(root, name):
+            if (root / DEVICES / name).is_dir():
                 raise
     return Listed(tuple(gpus), tuple(switches), tuple(networks))
-
-
-def is_there(root: Path, name: str) -> bool:
-    """Whether the bus still lists the device."""
-    return name in listed(root / DEVICES)
 
 
 def parse_path(target: str | None) -> tuple[str, ...] | None:

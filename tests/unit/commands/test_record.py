@@ -13,14 +13,18 @@ import pytest
 from gpuguard import cli
 from gpuguard.commands import record as commands_record
 from gpuguard.errors import GpuguardError
+from gpuguard.model.ids import SubjectId
 from gpuguard.runtime import recording
+from gpuguard.runtime.clock import ManualClock
 from gpuguard.runtime.recording import Kept, Pace, ask_nvml, copy_host, write_nvml, write_origin
 from gpuguard.runtime.redaction import Redaction
 from gpuguard.sources.nvml.library import UNKNOWN, NvmlError
 from gpuguard.sources.nvml.noted import Noted
 from gpuguard.sources.nvml.played import Player, load
 from gpuguard.sources.nvml.reader import Reader, Rows
+from gpuguard.sources.topology import LEARNED, Settings, Wiring
 from tests.support.machines import NAMES, machine
+from tests.support.trees import link, pci_bridge, pci_function, put
 
 
 class Time:
@@ -88,6 +92,71 @@ def test_no_name_of_the_first_machine_is_left(name: str, tmp_path: Path) -> None
     assert comms
     for old in (boot, *serials, *uuids, *comms, "20417"):
         assert old not in after, old
+
+
+def wiring(root: Path) -> Rows:
+    return Wiring(Settings(), root, root / LEARNED).sweep(ManualClock().now())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_machine_recorded_again_is_wired_the_same(name: str, tmp_path: Path) -> None:
+    record(machine(name), tmp_path)
+    told, again = wiring(machine(name)), wiring(tmp_path)
+    guids = {row.pop("nic_guid", None) for row in told.values()}
+    assert not guids & {row.pop("nic_guid", None) for row in again.values() if "nic_guid" in row}
+    assert again == told
+
+
+def test_the_wiring_of_a_real_tree_is_recorded(tmp_path: Path) -> None:
+    """With links of the kernel's kind, registers that root may read, a card of another make, and names of its own."""
+    root = put(tmp_path / "first", {
+        "topology.toml": "learned", "proc/cpuinfo": "vendor_id\t: AuthenticAMD\n\nSerial\t\t: 0123456789",
+        "sys/devices/system/node/node0/cpulist": "4-7", "sys/devices/system/node/node0/distance": "10",
+        "sys/devices/system/cpu/cpu4/topology/thread_siblings_list": "4,6",
+    })  # fmt: skip
+    (root / "dev").mkdir()
+    (root / "dev/kmsg").write_text("")
+    put(root, {"proc/modules": "", "proc/sys/kernel/random/boot_id": "0" * 36})
+    above = pci_bridge(root, "0000:15:01.0", ("pci0000:15",))
+    space = bytearray(4096)
+    space[0:4], space[0x34] = b"\x00\x10\x30\xc0", 0x40
+    space[0x40:0x44] = (0x0042_0010).to_bytes(4, "little")
+    space[0x100:0x104] = (0x0001_0003 | 0x180 << 20).to_bytes(4, "little")
+    space[0x104:0x108] = b"\x12\x34\x56\x78"  # a serial number
+    space[0x180:0x188] = (0x0001_000D).to_bytes(4, "little") + (0x001D_005F).to_bytes(4, "little")
+    (root / "sys/bus/pci/devices/0000:15:01.0/config").write_bytes(space)
+    card = pci_function(root, "0000:16:00.0", above, {"vendor": "0x14e4", "device": "0x1750", "class": "0x020000"})
+    (card / "config").write_bytes(bytes(64))
+    for at, files in (
+        ("net/enx0a1b2c3d4e5f", {"speed": "100000"}), ("infiniband/bnxt_re0", {"node_guid": "0c42:a103:0065:1234"})
+    ):  # fmt: skip
+        put(card / at, files)
+        link(root, f"sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/{at}/device", f"{card.relative_to(root)}")
+        (root / "sys/class" / at).parent.mkdir(parents=True, exist_ok=True)
+        (root / "sys/class" / at).symlink_to(card.resolve() / at)
+    link(root, "sys/bus/pci/devices/0000:16:00.0/driver", "sys/bus/pci/drivers/bnxt_en")
+    kept = Kept()
+    copy_host(root, tmp_path / "second", (), Redaction(seed="a test"), kept)
+    assert set(kept.missing) == set()
+    told, again = wiring(root), wiring(tmp_path / "second")
+    assert told[SubjectId("bridge:0000:15:01.0")]["bridge_p2p_redirect"] == 1
+    one, other = (rows[SubjectId("nic:bnxt_re0")] for rows in (told, again))
+    assert (one.pop("nic_guid"), one.pop("nic_netdevs")) == ("0c42:a103:0065:1234", "enx0a1b2c3d4e5f")
+    assert str(other.pop("nic_guid")) != "0c42:a103:0065:1234"
+    assert re.fullmatch(r"enx[0-9a-f]{12}", str(other.pop("nic_netdevs")))
+    assert again == told
+    left = everything(tmp_path / "second")
+    assert "0a1b2c3d4e5f" not in left
+    assert "0123456789" not in left
+    assert "\x12\x34\x56\x78" not in left
+    assert not any(path.is_symlink() for path in (tmp_path / "second").rglob("*"))
+
+
+def test_a_guid_of_none_stays() -> None:
+    names = Redaction(seed="a test")
+    assert names.guid("0000:0000:0000:0000") == "0000:0000:0000:0000"
+    assert re.fullmatch(r"(?:[0-9a-f]{4}:){3}[0-9a-f]{4}", names.guid("0c42:a103:0065:1234"))
+    assert names.interface("ens2f0np0") == "ens2f0np0"
 
 
 def test_a_name_is_the_same_in_every_file(tmp_path: Path) -> None:

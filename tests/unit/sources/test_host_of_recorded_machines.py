@@ -16,13 +16,17 @@ from tests.support.core import Core
 
 NODES = Path(__file__).resolve().parents[3] / "fixtures" / "nodes"
 MACHINES = sorted(path.name for path in NODES.iterdir())
-SOURCES = ("pcie", "infiniband", "driver_stack", "process_states", "edac", "disk", "machine")
+SOURCES = ("pcie", "infiniband", "driver_stack", "process_states", "edac", "disk", "machine", "topology")
 
 
 def swept(name: str, machine: str, clock: ManualClock) -> Sweep | None:
     """The first sweep of a source; None where the machine lacks what it reads."""
     module = import_module(f"gpuguard.sources.{name}")
-    more = {"machine": {"rules": RulesFolder(name)}, "disk": {"state_dir": NODES}}.get(name, {})
+    more = {
+        "machine": {"rules": RulesFolder(name)},
+        "disk": {"state_dir": NODES},
+        "topology": {"state_dir": NODES},
+    }.get(name, {})
     source = module.build(module.Settings(), NODES / machine, clock, **more)
     sweeps: list[Sweep] = []
 
@@ -51,7 +55,7 @@ def test_every_value_is_declared_and_can_be(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_what_a_machine_has_is_seen(machine: str) -> None:
     seen = {name: sweep for name in SOURCES if (sweep := swept(name, machine, ManualClock())) is not None}
-    assert seen.keys() >= {"pcie", "driver_stack", "process_states", "edac", "machine"}
+    assert seen.keys() >= {"pcie", "driver_stack", "process_states", "edac", "machine", "topology"}
     assert ("infiniband" in seen) == (machine != "l40sx4")
     assert "disk" not in seen, "a recorded machine has no state directory"
     assert len(seen["pcie"].rows) == (4 if machine == "l40sx4" else 8)
