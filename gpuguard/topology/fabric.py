@@ -187,7 +187,9 @@ def _blocks(tables: Iterator[tuple[str, Mapping[str, object]]], wrong: _Mistakes
 
 def _known(table: Mapping[str, object], keys: tuple[str, ...], where: str, wrong: _Mistakes) -> None:
     for key in table:
-        if key not in keys:
+        if key in KEYS and key not in keys:
+            wrong.add(where, f"has the key {key}, which belongs above the first table of the file")
+        elif key not in keys:
             wrong.add(where, f"has an unknown key {_short(key)}; there are {', '.join(keys)}")
 
 

@@ -145,7 +145,10 @@ def _cpu(topology: Topology, number: int) -> Element:
 def _affinity(topology: Topology, number: int) -> str | None:
     """The processors of a NUMA node as the kernel masks them; None where they are not known, or NCCL could not read
     them for their length (more than 896 processors): it reads them by itself then."""
-    every = {node.number: numbers(node.cpus) for node in topology.numa if node.cpus}
+    try:
+        every = {node.number: numbers(node.cpus) for node in topology.numa if node.cpus}
+    except NotUnderstood:
+        return None
     here = every.get(number)
     if not here:
         return None
