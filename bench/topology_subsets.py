@@ -1,8 +1,8 @@
 """How long the best subsets of a node's GPUs take: all sets of free ones of 8 GPUs, all 16 GPUs once, then a look-up.
 
-The numbers are those of random wirings, where no two choices are equal, and of the even ones of real machines; the
-slowest run counts for what is done once, the middle one for a look-up. Prints one JSON object, measured beside asked;
-exit code 1 when something takes longer than asked.
+On random wirings, where hardly two choices are equal, and on an even one as real machines have it. The middle run
+counts; the slowest is told beside it, as what else the machine does is in it. Prints one JSON object, measured beside
+asked; exit code 1 when something takes longer than asked.
 """
 
 import argparse
@@ -88,8 +88,8 @@ def main() -> int:
             looks.append(took(look_ups, masks) / LOOK_UPS)
     mesh = plain([[2 * (abs(i - j) in (1, 4, 8)) for j in range(16)] for i in range(16)])
     measured = {
-        "every_free_mask_of_8_ms": round(max(eight) * 1000, 2),
-        "full_mask_of_16_ms": round(max(sixteen) * 1000, 1),
+        "every_free_mask_of_8_ms": round(statistics.median(eight) * 1000, 2),
+        "full_mask_of_16_ms": round(statistics.median(sixteen) * 1000, 1),
         "look_up_us": round(statistics.median(looks) * 1e6, 2),
     }
     result = {
@@ -97,7 +97,11 @@ def main() -> int:
         "runs": args.runs,
         "measured": measured,
         "asked": ASKED,
-        "table_and_ring_of_a_node_of_8_ms": round(max(whole) * 1000, 2),
+        "slowest": {
+            "every_free_mask_of_8_ms": round(max(eight) * 1000, 2),
+            "full_mask_of_16_ms": round(max(sixteen) * 1000, 1),
+        },
+        "table_and_ring_of_a_node_of_8_ms": round(statistics.median(whole) * 1000, 2),
         "ring_of_16_ms": round(took(ring, mesh) * 1000, 1),
         "holds": all(measured[name] <= asked for name, asked in ASKED.items()),
     }

@@ -4,9 +4,9 @@ A ring is as fast as its slowest neighbours, so the better of two rings has the 
 nearer over PCIe), then the more NVLink and the less PCIe distance summed over all neighbours, then more neighbours of
 one NUMA node.
 
-How       exact up to 9 GPUs (20160 rings, those left out that cannot win); beyond, from each GPU the best neighbour
-          next, then pairs of neighbours exchanged (2-opt) as long as that helps, which finds a ring that no such
-          exchange makes better, though maybe not the best
+How       exact up to 9 GPUs (20160 rings, those left out that cannot win); up to 16, from each GPU the best neighbour
+          next, then parts of the ring turned round (2-opt) as long as that helps, which finds a ring that no such turn
+          makes better, though maybe not the best; beyond, the best neighbour next alone
 Source    NCCL src/graph/search.cc searches rings by the bandwidth that all of their links can carry, too
 """
 
@@ -17,8 +17,8 @@ from gpuguard.topology.distance import FARTHEST, ranks, weights
 from gpuguard.topology.names import places_of
 
 EXACT = 9
-# Starts that are tried beyond; a node has 16 GPUs at most, as far as anybody sells them.
-STARTS = 16
+# Nobody sells a node with more than 16 GPUs; 2-opt with twice as many takes most of a second.
+MOST = 16
 
 # NVLink of a pair stands above this much of PCIe: sixteen GPUs of a ring have less than this together.
 _ABOVE = 1 << 10
@@ -88,7 +88,9 @@ def _exactly(places: Sequence[int], wires: _Wires) -> Sequence[int]:
 
 
 def _nearly(places: Sequence[int], wires: _Wires) -> Sequence[int]:
-    found = [_improved(_greedy(start, places, wires), wires) for start in places[:STARTS]]
+    if len(places) > MOST:
+        return _greedy(places[0], places, wires)
+    found = [_improved(_greedy(start, places, wires), wires) for start in places]
     return max(found, key=wires.score)
 
 
@@ -106,14 +108,14 @@ def _improved(order: list[int], wires: _Wires) -> list[int]:
     better = True
     while better:
         better = False
-        for tried in _exchanged(now):
+        for tried in _turnings(now):
             if (found := wires.score(tried)) > best:
                 best, now, better = found, tried, True
                 break
     return now
 
 
-def _exchanged(order: list[int]) -> Iterator[list[int]]:
+def _turnings(order: list[int]) -> Iterator[list[int]]:
     for i in range(1, len(order) - 1):
         for j in range(i + 1, len(order)):
             yield [*order[:i], *reversed(order[i : j + 1]), *order[j + 1 :]]

@@ -237,7 +237,8 @@ class Subsets:
                 said.append(words)
         if len(left) > 1:
             remainders = {candidate: self.masks.cost(mask ^ candidate) for candidate in left}
-            left = [candidate for candidate in left if remainders[candidate] == min(remainders.values())]
+            smallest = min(remainders.values())
+            left = [candidate for candidate in left if remainders[candidate] == smallest]
             if len(left) < len(remainders):
                 said.append(f"the best remainder ({listed(self.names_of(mask ^ best))})")
         if not said:

@@ -1,5 +1,6 @@
 """What must hold of every wiring: the best is the best whatever the names, and what is lost never helps."""
 
+import random
 from itertools import combinations, permutations, product
 
 import msgspec
@@ -61,9 +62,9 @@ def test_no_subset_is_better_than_the_chosen_one(made: Topology, data: st.DataOb
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(wirings(), st.randoms(use_true_random=False))
-def test_other_names_change_no_verdict(made: Topology, dice: object) -> None:
+def test_other_names_change_no_verdict(made: Topology, dice: random.Random) -> None:
     order = list(range(len(made.devices)))
-    dice.shuffle(order)  # type: ignore[attr-defined]
+    dice.shuffle(order)
     renamed = plain(
         [[made.bonds[i][j] for j in order] for i in order],
         [[made.levels[i][j] for j in order] for i in order],

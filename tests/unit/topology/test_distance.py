@@ -153,6 +153,13 @@ def test_the_speed_of_a_link_is_the_drivers_else_that_of_the_chip(columns: dict[
     assert distance(made, 0, 1).cell == "NV2"
 
 
+def test_two_kinds_of_links_are_as_fast_as_the_slower() -> None:
+    rows = bridged(4, gpu_compute_capability="8.0")
+    rows[min(name for name in rows if name.startswith("gpu:"))]["gpu_compute_capability"] = "8.6"
+    made = graph(rows)
+    assert distance(made, 0, 1).bytes_per_second == distance(made, 1, 0).bytes_per_second == 4 * 14.0625e9
+
+
 def test_unknown_nvlinks_leave_the_speed_unknown() -> None:
     rows = l40sx4()
     for row in rows.values():
@@ -188,7 +195,7 @@ def test_a_tree_that_is_hidden_has_no_hops() -> None:
 )
 def test_between_sockets_it_is_the_processors_that_count(processors: dict[str, object], speed: float) -> None:
     rows = l40sx4()
-    rows[SubjectId("node")] = {**rows[SubjectId("node")], **processors}  # type: ignore[dict-item]
+    rows[SubjectId("node")] = {**rows[SubjectId("node")], **processors}
     assert between(graph(rows), "GPU0", "GPU3") == ("SYS", 5, "socket", pytest.approx(speed))
 
 

@@ -54,17 +54,21 @@ def test_gpus_share_cards_as_little_as_can_be() -> None:
 
 
 def test_one_makes_room_for_another_that_has_no_choice() -> None:
-    """Both cards are as near to GPU0, which would take the first; that is the only near one of GPU1."""
-    names = ("GPU0", "GPU1", "NIC0", "NIC1")
-    levels: dict[str, Level] = {"01": "NODE", "02": "PIX", "03": "PIX", "12": "PIX", "13": "NODE", "23": "NODE"}
+    """GPU0 would take the first of its two nearest cards, which is the only near one of GPU2."""
+    near = {("GPU0", "NIC0"), ("GPU0", "NIC1"), ("GPU1", "NIC1"), ("GPU1", "NIC2"), ("GPU2", "NIC0")}
+    names = ("GPU0", "GPU1", "GPU2", "NIC0", "NIC1", "NIC2")
+
+    def level(one: str, other: str) -> Level:
+        return "PIX" if (one, other) in near or (other, one) in near else "NODE"
+
     made = Topology(
         devices=tuple(Device(name=name, kind="gpu" if name.startswith("GPU") else "nic") for name in names),
-        levels=tuple(tuple(levels.get(f"{min(i, j)}{max(i, j)}") for j in range(4)) for i in range(4)),
-        bonds=((0,) * 4,) * 4,
+        levels=tuple(tuple(level(one, other) if one != other else None for other in names) for one in names),
+        bonds=((0,) * 6,) * 6,
     )
-    assert best_nic(made, "GPU0") == "NIC1"  # to which GPU1 is not as near
-    assert spread(made, ["GPU0", "GPU1"]) == {"GPU0": "NIC1", "GPU1": "NIC0"}
-    assert spread(made, ["GPU1", "GPU0"]) == {"GPU1": "NIC0", "GPU0": "NIC1"}
+    assert [best_nic(made, name) for name in names[:3]] == ["NIC0", "NIC2", "NIC0"]
+    assert spread(made) == {"GPU0": "NIC1", "GPU1": "NIC2", "GPU2": "NIC0"}
+    assert spread(made, ["GPU2", "GPU0"]) == {"GPU2": "NIC0", "GPU0": "NIC1"}
 
 
 def test_where_no_distance_is_known_no_card_is_the_best() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gpuguard.errors import UsageError
-from gpuguard.topology.rings import EXACT, ring, score
+from gpuguard.topology.rings import EXACT, MOST, ring, score
 from tests.support.topo_samples import samples
 from tests.support.wirings import graph, h100x8, l40sx4, plain
 
@@ -55,6 +55,16 @@ def test_a_ring_beyond_the_exact_ones_is_found_where_there_is_one() -> None:
     assert [bonds[one][other] for one, other in pairwise([*order, order[0]])] == [2] * size
     full = plain([[6 * (i != j) for j in range(16)] for i in range(16)], nodes=[str(n % 2) for n in range(16)])
     assert score(full, ring(full))[2] == 14
+
+
+def test_a_ring_of_more_than_anybody_sells_takes_the_best_neighbour_next() -> None:
+    size = MOST + 2
+    made = plain(
+        [[4 * (abs(i - j) in (2, size - 2)) + (i + j == 2 * size - 3) for j in range(size)] for i in range(size)]
+    )
+    order = [made.place(name) for name in ring(made)]
+    assert sorted(order) == list(range(size))
+    assert sum(made.bonds[one][other] == 4 for one, other in pairwise([*order, order[0]])) == size - 2
 
 
 def test_who_is_no_gpu_is_refused() -> None:
