@@ -272,12 +272,10 @@ def _bond(one: Device, other: Device, rows: Rows) -> int | None:
         sum(link.peer == f"gpu:{peer.pci}" and link.up is not False for link in links_of(gpu))
         for gpu, peer in ((one, other), (other, one))
     )
-    if straight:
-        return straight
     ends = [_to_switches(gpu, rows) for gpu in (one, other)]
-    if 0 in ends:
-        return 0
-    return None if None in ends else min(end for end in ends if end is not None)
+    if straight or 0 in ends:
+        return max(straight, min(end or 0 for end in ends))
+    return None if None in ends else min(end or 0 for end in ends)
 
 
 def _to_switches(gpu: Device, rows: Rows) -> int | None:
