@@ -91,7 +91,7 @@ class Pcie:
         self, settings: Settings, root: Path, *, read: Callable[[Path, Path | None], Values] | None = None
     ) -> None:
         """Reads nothing yet."""
-        self._root, self._bus, self._links = root, Bus(root), Links(root)
+        self._root, self._bus = root, Bus(root)
         self._apart: Apart[Values] = Apart(NAME, settings.deadline)
         self._read = read or read_link
         self._ports: dict[PciAddress, Path | None] = {}
@@ -106,7 +106,8 @@ class Pcie:
         found = self._bus.gpus()
         if not (found or self._ports):
             raise Absent("no NVIDIA GPU on the PCI bus; it is looked for again later")
-        ports = {pci: self._ports.get(pci) or port_above(device, self._links) for pci, device in found.items()}
+        links = Links(self._root)
+        ports = {pci: self._ports.get(pci) or port_above(device, links) for pci, device in found.items()}
         self._ports = ports or self._ports
         awake = [
             pci

@@ -45,9 +45,11 @@ class Links:
     def _recorded(self) -> dict[str, str]:
         if self._top == os.sep:
             return {}  # a machine that runs has its links; a file of this name there is somebody's
+        path = os.path.join(self._root, LINKS)
         try:
-            text = read_bytes(os.path.join(self._root, LINKS), MOST_BYTES).decode("ascii", "replace")
-        except (Absent, ReadFailed):
+            # A buffer of the most that it may be would be as large while it is read.
+            text = read_bytes(path, min(os.path.getsize(path), MOST_BYTES)).decode("ascii", "replace")
+        except (OSError, Absent, ReadFailed):
             return {}
         pairs = (line.split(" ") for line in text.splitlines())
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and all(_inside(part) for part in pair)}

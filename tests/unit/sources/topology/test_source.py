@@ -10,8 +10,10 @@ import pytest
 from gpuguard.errors import Absent
 from gpuguard.model.events import Batch, Sweep
 from gpuguard.model.ids import NODE, SubjectId
-from gpuguard.model.readings import Values
+from gpuguard.model.readings import Values, plausible
+from gpuguard.runtime.assembly import quantities
 from gpuguard.runtime.clock import ManualClock
+from gpuguard.runtime.plugins import shelf
 from gpuguard.sources import topology
 from gpuguard.sources.topology import LEARNED, MOST_LEARNED, Settings, Wiring, bridges, build, cards, tree
 from gpuguard.sweeping.links import LINKS
@@ -240,3 +242,35 @@ def test_no_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, name, refuse)
     monkeypatch.setattr(subprocess, "Popen", refuse)
     assert len(Wiring(Settings(), machine("h100x8"), machine("h100x8") / LEARNED).sweep(NOW)) > 18
+
+
+JUNK = (b"", b"\x00" * 40, b"\xff" * 4096, b"-99999999999999999999", b"0x10de junk", "١٦".encode(), b"16\n16\n" * 3000)
+
+
+@pytest.mark.parametrize("content", JUNK, ids=range(len(JUNK)))
+def test_files_that_hold_anything_do_no_harm(tmp_path: Path, content: bytes) -> None:
+    """Every file but those that say what a device is; then those as well."""
+    root = tmp_path
+    switched(root)
+    known = quantities(shelf("gpuguard.sources"))
+    names = dict.fromkeys(("numa_node", "local_cpulist", "config", "device", "max_link_speed", "max_link_width"), "")
+    for device in (root / "sys/bus/pci/devices").iterdir():
+        put(device, names)
+    put(root, {
+        "proc/cpuinfo": "", "sys/devices/system/node/node0/cpulist": "", "sys/devices/system/node/node0/distance": "",
+        "sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "", LINKS: "", LEARNED: "",
+    })  # fmt: skip
+    kinds = {"class", "vendor"}
+    files = [path for path in root.rglob("*") if path.is_file()]
+    for path in files:
+        if path.name not in kinds:
+            path.write_bytes(content)
+    rows = wiring(root).sweep(NOW)
+    assert sum(subject.startswith(("gpu:", "nic:")) for subject in rows) == 2
+    for row in rows.values():
+        for column, value in row.items():
+            assert plausible(known[column], value), (column, value)
+    for path in files:
+        path.write_bytes(content)
+    with pytest.raises(Absent):
+        wiring(root).sweep(NOW)
