@@ -23,6 +23,7 @@ from gpuguard.sources.nvml.stopwatch import Stopwatch
 
 NODES = Path(__file__).resolve().parents[1] / "fixtures" / "nodes"
 RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
+METHODS = ("call", "pair", "fields", "gpm", "devices", "system", "parts")
 TIMES = 200
 
 
@@ -51,7 +52,7 @@ def measure(machine: str, rate: Rate) -> dict[str, float]:
     calls: list[tuple[str, tuple[object, ...]]] = []
     _record(player, calls)
     bare.sweep(rate)
-    for name in ("call", "fields", "gpm", "devices", "system", "parts"):
+    for name in METHODS:
         delattr(player, name)
     asked = [(getattr(player, name), arguments) for name, arguments in calls]
     library = milliseconds(lambda: [_asked(ask, arguments) for ask, arguments in asked])
@@ -76,7 +77,7 @@ def _asked(ask: Callable[..., object], arguments: tuple[object, ...]) -> None:
 
 def _record(player: Player, calls: list[tuple[str, tuple[object, ...]]]) -> None:
     """Every call of the player is written down from now on."""
-    for name in ("call", "fields", "gpm", "devices", "system", "parts"):
+    for name in METHODS:
         original = getattr(player, name)
 
         def noted(*arguments: object, name: str = name, original: Callable[..., object] = original) -> object:

@@ -246,6 +246,56 @@ NVLINK = (
     ),
 )  # fmt: skip
 
+
+def _told(name: str, help: str, high: float) -> Quantity:
+    """What the driver says of a GPU and each of its peers, by their addresses."""
+    return Quantity(
+        name=name, of="gpu", unit="code", help=help, each="peer", keyed=True, low=0, high=high, metric=None
+    )  # fmt: skip
+
+
+# What does not change while a machine is up: from these the graph of `topology/` is built.
+WIRING = (
+    Quantity(
+        name="nvlink_peers", of="gpu", unit="text", kind="text", each="link", metric=None,
+        help="What each NVLink ends at: gpu:<pci>, nvswitch:<pci>, nvswitch where it shows no address, npu:<pci>.",
+    ),
+    Quantity(
+        name="nvlinks_to_switches", of="gpu", unit="count", low=0, high=72, metric=None,
+        help="NVLinks that end at NVSwitches.",
+    ),
+    Quantity(
+        name="nvlink_speed_bytes_per_second", of="gpu", unit="bytes_per_second", low=1.0, high=1e12, metric=None,
+        help="What one NVLink can carry each way.",
+    ),
+    _told(
+        "common_ancestors", "What two GPUs have in common on the PCIe tree: 0 a board, 10 a switch, 20 switches, "
+        "30 a host bridge, 40 a NUMA node, 50 the machine.", 50,
+    ),
+    *(
+        _told(f"p2p_{what}", f"NVML's code for whether two GPUs can reach each other {words}; 0 well.", 6)
+        for what, words in (
+            ("read", "to read"), ("write", "to write"), ("nvlink", "over NVLink"), ("atomics", "with atomics")
+        )
+    ),
+    _text("nvml_cpus", "Processors near the GPU by the driver's word, of those that its reader may use, as 0-55."),
+    _text("nvml_numa_nodes", "NUMA nodes near the GPU by the driver's word."),
+    Quantity(
+        name="gpu_memory_numa_node", of="gpu", unit="count", low=0, high=1023, metric=None,
+        help="NUMA node of the GPU's own memory, on coherent parts.",
+    ),
+    Quantity(
+        name="fabric_clique", of="gpu", unit="count", low=0, high=float(2**32), metric=None,
+        help="Part of its fabric in which GPUs reach each other over NVLink.",
+    ),
+    _text("fabric_cluster", "UUID of the fabric beyond the node."),
+    Quantity(
+        name="gpu_module_id", of="gpu", unit="count", low=0, high=255, metric=None,
+        help="Number of the module on its baseboard; 0 for a card.",
+    ),
+    _text("gpu_compute_capability", "CUDA's compute capability, as 9.0."),
+)  # fmt: skip
+
 RELIABILITY = (
     _flag("ecc_mode", "1 while ECC is on.", metric=None),
     _flag("ecc_mode_pending", "1 where ECC is to be on after a reset.", metric=None),
@@ -400,7 +450,7 @@ DRIVER = (
 )  # fmt: skip
 
 GPU_QUANTITIES: tuple[Quantity, ...] = (
-    *IDENTITY, *LIFE, *CLOCKS, *THERMAL, *POWER, *ACTIVITY, *MEMORY, *PCIE, *NVLINK, *RELIABILITY, *MODES, *MIG,
-    *PROCESSES, *DRIVER,
+    *IDENTITY, *LIFE, *CLOCKS, *THERMAL, *POWER, *ACTIVITY, *MEMORY, *PCIE, *NVLINK, *WIRING, *RELIABILITY, *MODES,
+    *MIG, *PROCESSES, *DRIVER,
 )  # fmt: skip
 BY_NAME: dict[str, Quantity] = {quantity.name: quantity for quantity in GPU_QUANTITIES}

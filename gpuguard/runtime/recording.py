@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpuguard import __version__
 from gpuguard.errors import Absent, NotUnderstood
@@ -18,6 +19,7 @@ from gpuguard.runtime.redaction import SERVICES, Redaction
 from gpuguard.sources.nvml.library import Library
 from gpuguard.sources.nvml.noted import Noted
 from gpuguard.sources.nvml.reader import Reader
+from gpuguard.sources.nvml.readings import FABRIC_CALL
 from gpuguard.sources.topology import LEARNED, cards, processors, registers, tree
 from gpuguard.sweeping.files import PAGE, listed
 from gpuguard.sweeping.links import LINKS, Links
@@ -114,6 +116,8 @@ def write_nvml(
         serial = device["calls"].get("nvmlDeviceGetSerial")
         if isinstance(serial, str):
             device["calls"]["nvmlDeviceGetSerial"] = names.serial(serial)
+        if FABRIC_CALL in device["calls"]:
+            device["calls"][FABRIC_CALL] = _renamed(device["calls"][FABRIC_CALL], names)
         for one in (device, *device.get("mig", ())):
             for call, answer in one["calls"].items():
                 if call.endswith("RunningProcesses_v3"):
@@ -123,6 +127,15 @@ def write_nvml(
     text = re.sub(r"\n([^\[\]{}\n]*)", r"\1", text)
     _write(folder / NVML, text + "\n")
     return sorted(pids)
+
+
+def _renamed(answer: Any, names: Redaction) -> Any:
+    """An answer whose only texts are UUIDs, with others in their place; all zeros mean none and stay. Any: JSON."""
+    if isinstance(answer, str):
+        return names.uuid(answer) if answer.strip("0-") else answer
+    if isinstance(answer, dict):
+        return {key: _renamed(value, names) for key, value in answer.items()}
+    return [_renamed(value, names) for value in answer] if isinstance(answer, list) else answer
 
 
 def _pids(answer: object) -> Iterator[int]:

@@ -18,6 +18,7 @@ from gpuguard.runtime.clock import SystemClock
 from gpuguard.sources.nvml import Nvml, Settings
 from gpuguard.sources.nvml.protocol import Begin, Begun, Look, Refused, Report, Seen, decode_report, encode
 from tests.support.fake_nvml import FakeNvml, lacking
+from tests.support.fake_nvml.small import SMALL
 from tests.support.require import require
 
 NODES = Path(__file__).resolve().parents[2] / "fixtures" / "nodes"
@@ -104,11 +105,14 @@ def test_the_driver_and_the_player_say_the_same(machine: str, driver: str, begun
                 value = live[rate][subject][column]
                 assert (value is None) == (row[column] is None), (subject, column)
                 assert type(value) is type(row[column]), (subject, column)
+                if rate == "slow":  # what identifies, limits and connects does not move
+                    assert value == row[column], (subject, column)
     node = live["fast"][NODE]
     assert node["collect_errors_total"] == ("15", 0, "16", 0, "999", 0)
     assert node["rejected_samples_total"] == ()
     younger = {"sw_thermal_slowdown_seconds_total", "hw_thermal_slowdown_seconds_total", "hw_power_brake_seconds_total"}
-    assert missing <= {"470": {"memory_reserved_bytes"}, "570": younger}.get(driver, set())
+    older = {"470": {"memory_reserved_bytes", "gpu_module_id"}, "570": younger}
+    assert missing <= older.get(driver, set())
 
 
 def test_values_of_a_field_are_of_their_type(h100: FakeNvml, begun: Callable[..., Asked]) -> None:
@@ -162,6 +166,40 @@ def test_gpus_are_known_by_uuid_whatever_the_list_does(h100: FakeNvml, begun: Ca
     h100.heal()
     rows = asked.look("fast")
     assert (rows[NODE]["gpus_visible"], rows[NODE]["gpus_lost"]) == (8, 0)
+
+
+def test_links_and_pairs_are_as_the_driver_tells_them(h100: FakeNvml, begun: Callable[..., Asked]) -> None:
+    asked = begun(h100)
+    h100.cut_link(0, 3)
+    h100.join_link(0, 4, 1)
+    h100.fail("nvmlDeviceGetP2PStatus/2/1", 999, device=0)
+    h100.lose(7)
+    assert asked.look("medium")[A]["nvlink_up"][2:5] == (1, 0, 1)  # type: ignore[index]
+    row = asked.look("slow")[A]
+    switch = "nvswitch:0000:05:00.0"
+    assert row["nvlink_peers"][2:6] == (switch, None, "gpu:0000:43:00.0", "nvswitch:0000:06:00.0")  # type: ignore[index]
+    assert row["p2p_write"] == (
+        "0000:43:00.0", 0, "0000:52:00.0", None, "0000:61:00.0", 0, "0000:9d:00.0", 0, "0000:c3:00.0", 0,
+        "0000:d1:00.0", 0,
+    )  # fmt: skip
+    h100.heal()
+    assert asked.look("slow")[A]["nvlink_peers"][3:5] == (switch, switch)  # type: ignore[index]
+    h100.cut_link(0, 3)
+    row = asked.look("slow")[A]
+    assert row["nvlink_peers"][3] == switch  # type: ignore[index]  # it was told before, and nobody rewires it
+    assert len(row["common_ancestors"]) == 14  # type: ignore[arg-type]
+
+
+def test_masks_and_structs_of_the_wiring_are_read_as_they_are_laid_out(begun: Callable[..., Asked]) -> None:
+    with FakeNvml(SMALL, driver="615") as nvml:
+        row = begun(nvml).look("slow")[A]
+    expected = {
+        "nvml_cpus": "0-7,64", "nvml_numa_nodes": "1", "gpu_memory_numa_node": 3, "gpu_compute_capability": "9.0",
+        "gpu_module_id": 1, "fabric_clique": 7, "fabric_cluster": "01020304-0506-0708-090a-0b0c0d0e0f10",
+        "common_ancestors": ("0000:9d:00.0", 40), "p2p_read": ("0000:9d:00.0", 5),
+    }  # fmt: skip
+    assert expected.items() <= row.items()
+    assert not {"p2p_write", "p2p_nvlink", "p2p_atomics"} & row.keys()
 
 
 def test_a_gpu_that_was_lost_before_the_agent_began_is_missed(begun: Callable[..., Asked]) -> None:
@@ -248,7 +286,15 @@ def on_h100(h100: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-@pytest.mark.parametrize("call", ["nvmlInitWithFlags", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetNvLinkVersion"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlInitWithFlags",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetNvLinkVersion",
+        "nvmlDeviceGetTopologyCommonAncestor",
+    ],
+)
 def test_a_hang_is_told_and_left_behind(on_h100: FakeNvml, call: str, deep: bool) -> None:
     on_h100.hang(call, deep=deep)
     settings = Settings(fast=1.0, fast_deadline=0.5, medium_deadline=0.5, slow_deadline=0.5, init_deadline=0.7)

@@ -44,6 +44,7 @@ class FakeDevice:
     gpm_of: dict[int, dict[int, float]] = field(default_factory=dict)
     parts: list[Part] = field(default_factory=list)
     listing_error: int = 0
+    place: int = 0  # in the recording it was made of
 
 
 def error(code: int) -> NvmlError:
@@ -89,6 +90,20 @@ class FakeLibrary:
             raise found
         answer: Answer = found
         return answer
+
+    def pair(self, device: Device, peer: Device, call: str, *arguments: int) -> Raw:
+        assert isinstance(device, FakeDevice)
+        assert isinstance(peer, FakeDevice)
+        self.asked.append((device.uuid, call))
+        for one, other in ((device, peer), (peer, device)):
+            for key in ("/".join([call, *map(str, (other.place, *arguments))]), call):
+                found = one.calls.get(key)
+                if isinstance(found, NvmlError):
+                    raise found
+                if found is not None:
+                    answer: Raw = found
+                    return answer
+        raise NvmlError(NOT_SUPPORTED)
 
     def fields(self, device: Device, wanted: tuple[tuple[int, int], ...]) -> Sequence[Value]:
         assert isinstance(device, FakeDevice)
@@ -136,8 +151,9 @@ def library_of(recording: Mapping[str, Any]) -> FakeLibrary:
         return found
 
     gpus = []
-    for recorded in recording["devices"]:
+    for place, recorded in enumerate(recording["devices"]):
         gpu = device(recorded, recorded["pci"])
+        gpu.place = place
         for part in recorded.get("mig", ()):
             handle = device(part, recorded["pci"])
             gpu.parts += [Part(part["gi"], ci, handle) for ci in part["ci"]]

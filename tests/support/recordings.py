@@ -32,6 +32,8 @@ ORIGIN = (
 # Spread over the eight GPUs so that no two rows of a table look alike; what a position in a chassis does.
 WARMER = (0, 3, 1, 4, 2, 5, 1, 3)
 LOST = 15  # NVML_ERROR_GPU_IS_LOST
+NO_P2P = 5  # NVML_P2P_STATUS_NOT_SUPPORTED
+ONE_SWITCH, SWITCHES, HOST_BRIDGE, SAME_NODE, SYSTEM = 10, 20, 30, 40, 50  # nvmlGpuTopologyLevel_t
 NOT_SUPPORTED = 3
 
 
@@ -55,7 +57,9 @@ def identities(root: Path) -> Iterable[Json]:
         told = {key.strip(): value.strip() for key, _, value in pairs}
         serial = re.search(rf"GPU at PCI:{address[:-2]}: GPU-[0-9a-f-]+\n.*Serial Number: (\d+)", log)
         invented = 1650000000000 + uuid.UUID(told["GPU UUID"][4:]).int % 10**9
+        near = root / "sys/bus/pci/devices" / address
         yield {
+            "cpus": (near / "local_cpulist").read_text(), "node": int((near / "numa_node").read_text()),
             "index": index, "address": address, "uuid": told["GPU UUID"], "minor": int(told["Device Minor"]),
             "vbios": told["Video BIOS"], "name": told["Model"], "gsp": told.get("GPU Firmware"),
             "serial": serial.group(1) if serial else str(invented),
@@ -69,8 +73,42 @@ def driver(root: Path) -> str:
     return found.group(1)
 
 
-def shared(product: Product) -> Json:
-    """What every GPU of the product answers alike."""
+def mask(text: str) -> list[int]:
+    """The words of a bit mask whose bits are a list as the kernel prints it."""
+    bits = 0
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        bits |= sum(1 << number for number in range(int(first), int(last or first) + 1))
+    return [bits >> place & 2**64 - 1 for place in range(0, bits.bit_length(), 64)]
+
+
+def ancestor(root: Path, one: Json, other: Json) -> int:
+    """nvmlGpuTopologyLevel_t of two GPUs, from where they hang on the kernel's tree where the machine has one."""
+    devices = root / "sys/bus/pci/devices"
+    paths = [(devices / who["address"]).resolve().parts[:-1] for who in (one, other)]
+    above = [path[place:] for path in paths for place, name in enumerate(path) if re.match(r"pci[0-9a-f]{4,}:", name)]
+    if len(above) == 2 and above[0][0] == above[1][0]:
+        common = sum(1 for left, right in zip(*above, strict=False) if left == right)
+        return HOST_BRIDGE if common == 1 else ONE_SWITCH if common + 1 >= max(map(len, above)) else SWITCHES
+    return SAME_NODE if one["node"] == other["node"] else SYSTEM
+
+
+def place(root: Path, everyone: list[Json], who: Json) -> Json:
+    """What a GPU answers about where it is: processors and memory near it, and what it has in common with those that
+    come after it."""
+    later = everyone[who["index"] + 1 :]
+    calls: Json = {
+        "nvmlDeviceGetCpuAffinity": mask(who["cpus"]), "nvmlDeviceGetMemoryAffinity": {"0": mask(str(who["node"]))},
+    }  # fmt: skip
+    if later:
+        calls["nvmlDeviceGetTopologyCommonAncestor"] = {
+            str(other["index"]): ancestor(root, who, other) for other in later
+        }
+    return calls
+
+
+def shared(product: Product, count: int) -> Json:
+    """What every GPU of the product answers alike, where there are so many of it."""
     links = range(product.links)
     memory = product.memory_mib << 20
     calls: Json = {
@@ -139,7 +177,8 @@ def shared(product: Product) -> Json:
         calls["nvmlDeviceGetMigMode"] = {"currentMode": 0, "pendingMode": 0}
     if product.fabric:
         calls["nvmlDeviceGetGpuFabricInfoV"] = {
-            "state": 3, "status": 0, "cliqueId": 0, "healthMask": product.fabric_mask, "healthSummary": 1
+            "state": 3, "status": 0, "cliqueId": 0, "healthMask": product.fabric_mask, "healthSummary": 1,
+            "clusterUuid": str(uuid.UUID(int=0)),
         }  # fmt: skip
     if product.links:
         calls["nvmlDeviceGetNvLinkState"] = {str(link): 1 for link in links}
@@ -152,6 +191,10 @@ def shared(product: Product) -> Json:
             }
         if product.architecture < 10:
             calls["nvmlDeviceGetNvLinkErrorCounter"] = {f"{link}/{kind}": 0 for link in links for kind in range(4)}
+    # nvmlGpuP2PStatus_t by place and nvmlGpuP2PCapsIndex_t. Cards without NVLink reach each other, but not atomically.
+    calls["nvmlDeviceGetP2PStatus"] = {
+        f"{place}/{index}": 0 if product.links or index < 2 else NO_P2P for place in range(count) for index in range(4)
+    }
     assert memory > product.reserved_mib << 20
     return {"calls": calls, "fields": _fields(product)}
 
@@ -278,11 +321,14 @@ def gpm(product: Product, shift: int, busy: float) -> Json:
 def recording(root: Path, product: Product, *, first_pid: int, busy: float = 1.0) -> Json:
     """The whole of one machine, all GPUs in one job."""
     version = driver(root)
+    found = list(identities(root))
     devices = [
         {"uuid": who["uuid"], "pci": f"0000{who['address']}".upper(), **loaded(product, who, first_pid + n, busy)}
-        for n, who in enumerate(identities(root))
+        for n, who in enumerate(found)
     ]
-    everyone = shared(product)
+    for who, device in zip(found, devices, strict=True):
+        device["calls"] |= place(root, found, who)
+    everyone = shared(product, len(found))
     if busy < 1.0:
         for key, value in everyone["fields"].items():
             if isinstance(value, dict) and key.split("/")[0] in {"138", "139", "140", "141"}:
@@ -346,6 +392,10 @@ def cut_into_instances(made: Json, root: Path, product: Product) -> None:
     }  # fmt: skip
     linked = {"38", "45", "52", "59", "90", "91", "138", "139", "140", "141", "147", *(str(n) for n in range(161, 168))}
     device["fields"] |= {key: absent for key in made["all"]["fields"] if key.split("/")[0] in linked}
+    # No other GPU reaches the memory of one that is cut up.
+    device["calls"]["nvmlDeviceGetP2PStatus"] = {
+        f"{place}/{index}": NO_P2P for place in range(len(made["devices"])) for index in range(4)
+    }
     device.pop("gpm")
     device["mig"] = []
     instances = sorted(

@@ -243,6 +243,7 @@ class Gpu:
     link_strikes: dict[int, int] = field(default_factory=dict)
     link_kinds: set[int] = field(default_factory=set)  # fields that its links were found to have
     link_count: int | None = None
+    link_peers: dict[int, str] = field(default_factory=dict)  # what each link ends at, once that was told
     mig_mode: int | None = None
     mig_pending: int | None = None
     instances: list[Instance] = field(default_factory=list)

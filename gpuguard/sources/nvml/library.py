@@ -52,7 +52,7 @@ XID_EVENT = 8  # nvmlEventTypeXidCriticalError
 
 Raw = int | float | str
 Struct = dict[str, Raw]
-Answer = Raw | Struct | list[Struct]
+Answer = Raw | Struct | list[int] | list[Struct]
 
 
 class NvmlError(Exception):
@@ -124,6 +124,9 @@ class Library(Protocol):
 
     def call(self, device: Device, call: str, *arguments: int) -> Answer:
         """The answer of a call about a device; the arguments are those after the handle."""
+
+    def pair(self, device: Device, peer: Device, call: str, *arguments: int) -> Raw:
+        """The answer of a call about two GPUs; the arguments are those after both handles."""
 
     def fields(self, device: Device, wanted: tuple[tuple[int, int], ...]) -> Sequence[Value]:
         """The values of (field, scope) in their order, all in one call."""

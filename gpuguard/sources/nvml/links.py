@@ -34,11 +34,10 @@ def read_links(row: Values, gpu: Gpu, library: Library, counts: Counts) -> None:
     """The row has the links; a GPU in MIG mode has none that mean anything, and one without NVLink none at all."""
     if gpu.mig_mode == 1:
         return
-    if gpu.link_count is None:
-        gpu.link_count = _count(gpu, library, counts)
-    if not gpu.link_count:
+    links = count_links(gpu, library, counts)
+    if not links:
         return
-    kinds = _batch(gpu, gpu.link_count, library, counts)
+    kinds = _batch(gpu, links, library, counts)
     states = kinds.get(readings.LINK_STATE) or _calls(gpu, STATE_CALL, (), library)
     if states is not None:
         up = tuple(_state(state, counts) for state in states)
@@ -60,6 +59,13 @@ def read_links(row: Values, gpu: Gpu, library: Library, counts: Counts) -> None:
     versions = _calls(gpu, VERSION_CALL, (), library, links=1)
     if versions is not None and not isinstance(versions[0], NvmlError):
         counts.put(row, _VERSION, versions[0])
+
+
+def count_links(gpu: Gpu, library: Library, counts: Counts) -> int | None:
+    """How many links the GPU has, which is asked once; None when that could not be learned now."""
+    if gpu.link_count is None:
+        gpu.link_count = _count(gpu, library, counts)
+    return gpu.link_count
 
 
 def _count(gpu: Gpu, library: Library, counts: Counts) -> int | None:

@@ -10,6 +10,8 @@ Traps, and what is done about each (nvidia-ml-py 13.615, nvml.h 13.5):
   IsMigDeviceHandle          gives an object that is always true: not asked, MIG devices come from their parent
   process lists              only _v3 and _v2, which have the same entries; older ones have others
   FieldValues                each entry has a code and a type of its own; both are looked at
+  masks of processors        are asked for with room for all that Linux can have, so that nobody need count them
+  P2P_CAPS_INDEX_READ        is a tuple there: such numbers are our own
   a symbol that is missing   is FUNCTION_NOT_FOUND of this one call, as a driver that does not know it would answer
 """
 
@@ -45,7 +47,9 @@ from gpuguard.sources.nvml.library import (
 from gpuguard.sources.nvml.library import Struct as Fields
 from gpuguard.sources.nvml.shapes import (
     LONGS,
+    MASKS,
     METRICS_AT,
+    PAIRS,
     ROWS,
     TEXTS,
     UINTS,
@@ -238,6 +242,15 @@ class Live:
             raise NvmlError(NOT_SUPPORTED)
         return asked(device.pointer, arguments)
 
+    def pair(self, device: Device, peer: Device, call: str, *arguments: int) -> Raw:
+        """The answer of one call about two GPUs; one that this file does not know is not supported."""
+        assert isinstance(device, _Handle)
+        assert isinstance(peer, _Handle)
+        if call not in PAIRS:
+            raise NvmlError(NOT_SUPPORTED)
+        self._ask(call, device.pointer, peer.pointer, *arguments, byref(self._uint))
+        return self._uint.value
+
     def _make_calls(self) -> dict[str, Callable[[c_void_p, tuple[int, ...]], Answer]]:
         calls: dict[str, Callable[[c_void_p, tuple[int, ...]], Answer]] = {}
         for name in UINTS:
@@ -248,6 +261,8 @@ class Live:
             calls[name] = lambda pointer, _, name=name: self._text_of(name, pointer)  # type: ignore[misc]
         for name, keys in ROWS.items():
             calls[name] = self._several(name, keys)
+        for name, words in MASKS.items():
+            calls[name] = self._mask(name, words)
         for name, (kind, version, keys) in structs().items():
             calls[name] = self._struct(name, kind, version, keys)
         for name, (kind_name, version_name, key) in VERSIONED.items():
@@ -289,6 +304,24 @@ class Live:
 
         return ask
 
+    def _mask(self, name: str, words: int) -> Callable[[c_void_p, tuple[int, ...]], Answer]:
+        """The words of a bit mask, less the last ones that are 0."""
+        function, place = self._symbol(name), (c_ulonglong * words)()
+
+        def ask(pointer: c_void_p, arguments: tuple[int, ...]) -> Answer:
+            if function is None:
+                raise NvmlError(FUNCTION_NOT_FOUND)
+            ctypes.memset(place, 0, ctypes.sizeof(place))
+            code = function(pointer, words, place, *arguments)
+            if code:
+                raise NvmlError(code)
+            found = list(place)
+            while found and not found[-1]:
+                found.pop()
+            return found
+
+        return ask
+
     def _struct(
         self, name: str, kind: type[ctypes.Structure], version: int | None, keys: tuple[str, ...]
     ) -> Callable[[c_void_p, tuple[int, ...]], Answer]:
@@ -300,7 +333,7 @@ class Live:
                 raise NvmlError(FUNCTION_NOT_FOUND)
             if version is not None:
                 place.version = version
-            code = function(pointer, reference)
+            code = function(pointer, *arguments, reference)
             if code:
                 raise NvmlError(code)
             return {key: _plain(getattr(place, key)) for key in keys}
@@ -356,8 +389,9 @@ class Live:
     def _fabric(self, pointer: c_void_p) -> Fields:
         """State and health in the fabric; the second version of the struct, without a summary, on older drivers."""
         while True:
+            place: Any  # a struct of nvidia-ml-py, which has no types
             place, version = self._fabrics[0]
-            setattr(place, "version", version)  # noqa: B010 - a struct of nvidia-ml-py has no types
+            place.version = version
             try:
                 self._ask("nvmlDeviceGetGpuFabricInfoV", pointer, byref(place))
             except NvmlError as error:
@@ -366,7 +400,9 @@ class Live:
                 self._fabrics.pop(0)
                 continue
             names = ("state", "status", "cliqueId", "healthMask", "healthSummary")
-            return {name: int(getattr(place, name)) for name in names if hasattr(place, name)}
+            told: Fields = {name: int(getattr(place, name)) for name in names if hasattr(place, name)}
+            text = bytes(place.clusterUuid).hex()
+            return {**told, "clusterUuid": "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))}
 
     def _validated(self, pointer: c_void_p) -> int:
         self._ask("nvmlDeviceValidateInforom", pointer)

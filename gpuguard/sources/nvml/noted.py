@@ -32,7 +32,6 @@ COUNTER_FIELDS = frozenset({*range(74, 82), 83, 94, 95, 138, 139, 140, 141, 197,
 ONCE: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("nvmlDeviceGetIndex", ()),
     ("nvmlDeviceGetMinorNumber", ()),
-    ("nvmlDeviceGetModuleId", ()),
     ("nvmlDeviceGetBoardId", ()),
     ("nvmlDeviceGetGspFirmwareVersion", ()),
     ("nvmlDeviceGetGpuMaxPcieLinkGeneration", ()),
@@ -53,6 +52,7 @@ class Noted:
         self._system: Tree = {}
         self._order: list[tuple[str, int]] = []  # UUID, or '' with the error that its place in the list gave
         self._calls: dict[str, dict[str, dict[str, list[Sample]]]] = {}
+        self._pairs: dict[str, dict[str, dict[str, list[Sample]]]] = {}  # keys begin with the UUID of the other one
         self._fields: dict[str, dict[str, list[Sample]]] = {}
         self._gpm: dict[str, dict[str, list[Sample]]] = {}
         self._parts: dict[str, list[Part]] = {}
@@ -109,9 +109,22 @@ class Noted:
     def call(self, device: Device, call: str, *arguments: int) -> Answer:
         """As the library."""
         kept = self._calls.setdefault(device.uuid, {}).setdefault(call, {})
-        key = "/".join(map(str, arguments))
+        answer: Answer = self._kept(
+            kept, "/".join(map(str, arguments)), call, lambda: self._library.call(device, call, *arguments)
+        )
+        return answer
+
+    def pair(self, device: Device, peer: Device, call: str, *arguments: int) -> Raw:
+        """As the library."""
+        kept = self._pairs.setdefault(device.uuid, {}).setdefault(call, {})
+        key = "/".join(map(str, (peer.uuid, *arguments)))
+        answer: Raw = self._kept(kept, key, call, lambda: self._library.pair(device, peer, call, *arguments))
+        return answer
+
+    def _kept(self, kept: dict[str, list[Sample]], key: str, call: str, asked: Callable[[], Any]) -> Any:
+        """What was asked, which is noted. Any: whatever the call answers."""
         try:
-            answer: Answer = self._timed(call, lambda: self._library.call(device, call, *arguments))
+            answer = self._timed(call, asked)
         except NvmlError as error:
             self._keep(kept, key, {"error": error.code})
             raise
@@ -174,19 +187,21 @@ class Noted:
     def recording(self, origin: str, every: float, lost: dict[int, tuple[str, str]] | None = None) -> Tree:
         """All that was answered. `lost` gives UUID and address of a GPU whose place in the list gave no handle."""
         passes = self._pass + 1
-        devices = []
+        devices: list[Tree] = []
+        lost = lost or {}
+        told = [uuid or lost[index][0] for index, (uuid, _) in enumerate(self._order) if uuid or index in lost]
         for index, (uuid, error) in enumerate(self._order):
             if uuid:
-                devices.append(self._device(uuid, passes))
-            elif lost and index in lost:
+                devices.append(self._device(uuid, passes, told))
+            elif index in lost:
                 known, address = lost[index]
                 failed = {"error": error}
                 calls = dict.fromkeys(("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3"), failed)
                 devices.append({"uuid": known, "pci": address, "calls": calls, "fields": {}})
         return {"origin": origin, "every": every, "system": self._system, "all": {}, "devices": devices, "events": []}
 
-    def _device(self, uuid: str, passes: int) -> Tree:
-        calls = self._calls_of(uuid, passes)
+    def _device(self, uuid: str, passes: int, order: Sequence[str]) -> Tree:
+        calls = self._calls_of(uuid, passes) | self._pairs_of(uuid, passes, order)
         identity = calls.pop("nvmlDeviceGetPciInfo_v3", {})
         device: Tree = {"uuid": uuid, "pci": str(identity.get("busId", "")) if isinstance(identity, dict) else ""}
         if isinstance(identity, dict):
@@ -211,6 +226,18 @@ class Noted:
             told = {key: value for key, value in told.items() if not _unsupported(value)}
             if told:
                 calls[call] = told.get("", told)
+        return calls
+
+    def _pairs_of(self, uuid: str, passes: int, order: Sequence[str]) -> Tree:
+        """What was answered about this GPU and another one, by the place of that one in the recording."""
+        calls: Tree = {}
+        for call, answers in self._pairs.get(uuid, {}).items():
+            for key, samples in answers.items():
+                peer, _, arguments = key.partition("/")
+                value = _folded(samples, passes, False)
+                if peer in order and not _unsupported(value):
+                    place = str(order.index(peer))
+                    calls.setdefault(call, {})[f"{place}/{arguments}" if arguments else place] = value
         return calls
 
     def _metrics(self, key: str, passes: int) -> Tree:

@@ -2,8 +2,10 @@
 
 Reads   <root>/nvml.json
 Shape   `system`, `all` (what every device answers unless it says otherwise), `devices` with `calls`, `fields`, `gpm`
-        and `mig`, and `events`; a value is what the C function gives, {"error": code}, {"series": [...]} with one
-        value a pass, or {"from", "per_second"} for a counter that runs. What is not recorded is not supported.
+        and `mig`, and `events`; a call with arguments has an answer for each ("0/1"), and one about two GPUs begins
+        them with the place of the other one in `devices`, told of either. A value is what the C function gives,
+        {"error": code}, {"series": [...]} with one value a pass, or {"from", "per_second"} for a counter that runs.
+        What is not recorded is not supported.
 """
 
 import threading
@@ -41,6 +43,7 @@ class Unit(msgspec.Struct, frozen=True):
     calls: Tree
     fields: Tree
     gpm: Tree | None
+    place: int = 0
     parts: tuple[tuple[int, int, "Unit"], ...] = ()
 
 
@@ -76,7 +79,7 @@ class Player:
         self._machine = machine
         self._clock = clock
         self._began = 0.0
-        self._units = tuple(_unit(device, machine.all) for device in machine.devices)
+        self._units = tuple(_unit(device, machine.all, place) for place, device in enumerate(machine.devices))
         self._waiting: list[Tree] = []
         self._rest = threading.Event()
 
@@ -121,6 +124,21 @@ class Player:
             recorded = {k: v for k, v in unit.calls.get(call, {}).items() if k != "error"}
             return {"busId": unit.pci, **cast(dict[str, Raw], self._now(recorded))}
         return self._answer(unit.calls, call, arguments)
+
+    def pair(self, device: Device, peer: Device, call: str, *arguments: int) -> Raw:
+        """As recorded of either of the two, by the place of the other one in the recording."""
+        one, other = cast(Unit, device), cast(Unit, peer)
+        answers = []
+        for unit, second in ((one, other), (other, one)):
+            found = unit.calls.get(call)
+            if isinstance(found, Mapping):
+                if "error" in found:
+                    raise NvmlError(int(found["error"]))
+                answers.append(found.get("/".join(map(str, (second.place, *arguments)))))
+        told = next((answer for answer in answers if answer is not None), None)
+        if told is None:
+            raise NvmlError(NOT_SUPPORTED)
+        return cast(Raw, self._now(told))
 
     def fields(self, device: Device, wanted: tuple[tuple[int, int], ...]) -> Sequence[Value]:
         """As recorded; a scope of 0 may be left out there."""
@@ -201,7 +219,7 @@ class Player:
         return {name: self._now(part) for name, part in recorded.items()}
 
 
-def _unit(device: Tree, all_devices: Tree, pci: str | None = None) -> Unit:
+def _unit(device: Tree, all_devices: Tree, place: int, pci: str | None = None) -> Unit:
     """A device with what all devices answer filled in."""
     calls = {**all_devices.get("calls", {}), **device.get("calls", {})}
     uuid = str(device["uuid"])
@@ -210,7 +228,7 @@ def _unit(device: Tree, all_devices: Tree, pci: str | None = None) -> Unit:
         gpm = {**all_devices.get("gpm", {}), **(gpm or {})}
     parts = []
     for recorded in device.get("mig", ()):
-        part = _unit(recorded, {}, str(device["pci"]))
+        part = _unit(recorded, {}, place, str(device["pci"]))
         parts += [(int(recorded["gi"]), int(ci), part) for ci in recorded.get("ci", (0,))]
     fields = {**all_devices.get("fields", {}), **device.get("fields", {})}
-    return Unit(uuid, pci or str(device["pci"]), calls, fields, gpm, tuple(parts))
+    return Unit(uuid, pci or str(device["pci"]), calls, fields, gpm, place, tuple(parts))

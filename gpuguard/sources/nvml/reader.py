@@ -1,7 +1,7 @@
 """Turns NVML's answers into rows: one for each GPU, GPU instance and process, and one for the node.
 
-Sweeps come in three classes: fast (what moves), medium (what counts), slow (what identifies and limits). A GPU is known
-by its UUID, wherever the list has it now:
+Sweeps come in three classes: fast (what moves), medium (what counts), slow (what identifies, limits and connects). A
+GPU is known by its UUID, wherever the list has it now:
 
     listed, answers          its row says gpu_up 1
     answers lost or reset    its row says gpu_up 0 and NVML's code, nothing else
@@ -39,6 +39,7 @@ from gpuguard.sources.nvml.library import (
     NvmlError,
 )
 from gpuguard.sources.nvml.links import read_links
+from gpuguard.sources.nvml.wiring import read_pairs, read_wiring
 from gpuguard.sweeping.files import listed
 from gpuguard.sweeping.gpus import DEVICES, is_gpu
 
@@ -51,9 +52,8 @@ PROCESS_LISTS = (
 )
 MOST_PROCESSES = 256  # of one GPU that get a row of their own; all are counted
 INFOROM_CALL = "nvmlDeviceValidateInforom"
-FABRIC_CALLS = ("nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo")
+FABRIC_CALLS = (readings.FABRIC_CALL, "nvmlDeviceGetGpuFabricInfo")
 MIG_CALL = "nvmlDeviceGetMigMode"
-FABRIC_DONE = 3
 # A handle of a MIG device whose instance is gone answers one of these.
 CUT_ANEW = frozenset({INVALID_ARGUMENT, NOT_FOUND, GPU_NOT_FOUND})
 
@@ -246,6 +246,9 @@ class Reader:
                     row, others = _lost(one.uuid if one.named else None, error.code) if rate == "fast" else {}, {}
             rows[gpu(one.pci)] = row
             rows.update(others)
+        if rate == "slow":
+            told = [one for one in self._gpus.values() if gpu(one.pci) in rows]  # neither lost nor held
+            read_pairs(rows, told, self._library, self.counts)
         if rate == "fast":
             self._add_lost(rows, held)
             rows[NODE] = self._node()
@@ -335,7 +338,7 @@ class Reader:
                 return
             if isinstance(answer, dict) and answer.get("state"):  # 0: this GPU has no fabric
                 self.counts.put(row, _FABRIC["fabric_state"], answer["state"])
-                if answer["state"] == FABRIC_DONE:
+                if answer["state"] == readings.FABRIC_DONE:
                     self.counts.put(row, _FABRIC["fabric_status"], answer.get("status"))
                 for key, name in (("healthSummary", "fabric_health"), ("healthMask", "fabric_health_mask")):
                     if answer.get(key):  # 0: not supported
@@ -362,7 +365,8 @@ class Reader:
                     continue
                 asked = True
                 for process in answer if isinstance(answer, list) else ():
-                    self._add_process(found, kind, process)
+                    if isinstance(process, dict):
+                        self._add_process(found, kind, process)
         if asked:
             row.setdefault(_PROCESS_COUNT.name, len(found))
         for pid, values in list(found.items())[:MOST_PROCESSES]:
@@ -402,6 +406,7 @@ class Reader:
             row["gpu_pci_id"] = one.pci_id
         one.slow.read(row, self._library, one.device, self.counts)
         self._read_inforom(one, row)
+        read_wiring(row, one, library=self._library, counts=self.counts, gpus=self._seen.values())
         for instance in one.instances:
             numbers = ",".join(str(part.compute_instance) for part in instance.parts)
             others[_mig(one, instance.number)] = {

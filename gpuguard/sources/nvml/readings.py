@@ -241,6 +241,8 @@ SLOW: tuple[tuple[Ask, ...], ...] = (
     (_text("nvmlDeviceGetInforomImageVersion", "gpu_inforom"),),
     (_ask("nvmlDeviceGetMinorNumber", "gpu_minor"),),
     (_ask("nvmlDeviceGetArchitecture", "gpu_architecture"),),
+    (_ask("nvmlDeviceGetModuleId", "gpu_module_id"),),
+    (_ask("nvmlDeviceGetNumaNodeId", "gpu_memory_numa_node"),),
     (_ask("nvmlDeviceGetMaxClockInfo", "sm_clock_limit_hertz", MEGA, 1),),
     (_ask("nvmlDeviceGetMaxClockInfo", "memory_clock_limit_hertz", MEGA, 2),),
     (_ask("nvmlDeviceGetApplicationsClock", "sm_application_clock_hertz", MEGA, 1),),
@@ -299,6 +301,8 @@ SUMMED: dict[int, Column] = {
 }
 # The worst link counts; packed as m * 10^-e.
 RATES: dict[int, Column] = {220: column("nvlink_effective_ber"), 222: column("nvlink_symbol_ber")}
+# Links to switches; what one link carries, in MB/s: of all that are up, and of each from Hopper on.
+SWITCHED, LINKS_SPEED, LINK_SPEED = 147, 90, 164
 LINK_UP = frozenset({1, 2})  # active, and asleep to save power; 3 is active but carries no traffic
 
 
@@ -309,3 +313,9 @@ def unpack_rate(packed: int) -> float:
     """
     exponent, mantissa = packed & 0xFF, packed >> 8 & 0xF
     return 0.0 if (mantissa, exponent) == (15, 255) else mantissa * 10.0**-exponent
+
+
+# --- fabric ----------------------------------------------------------------------------------------------------------
+
+FABRIC_CALL = "nvmlDeviceGetGpuFabricInfoV"
+FABRIC_DONE = 3  # nvmlGpuFabricState_t

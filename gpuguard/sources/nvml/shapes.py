@@ -86,6 +86,7 @@ UINTS = (
     "nvmlDeviceGetMaxPcieLinkWidth", "nvmlDeviceGetGpuMaxPcieLinkGeneration", "nvmlDeviceGetPcieReplayCounter",
     "nvmlDeviceGetNvLinkState", "nvmlDeviceGetNvLinkVersion", "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId", "nvmlDeviceGetRetiredPagesPendingStatus",
+    "nvmlDeviceGetModuleId", "nvmlDeviceGetNumaNodeId", "nvmlDeviceGetNvLinkRemoteDeviceType",
 )  # fmt: skip
 LONGS = (
     "nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetCurrentClocksEventReasons",
@@ -101,10 +102,15 @@ ROWS: dict[str, tuple[str, ...]] = {
     "nvmlDeviceGetEncoderUtilization": ("utilization", "samplingPeriodUs"),
     "nvmlDeviceGetDecoderUtilization": ("utilization", "samplingPeriodUs"),
     "nvmlDeviceGetEccMode": ("current", "pending"),
+    "nvmlDeviceGetCudaComputeCapability": ("major", "minor"),
     "nvmlDeviceGetMigMode": ("currentMode", "pendingMode"),
     "nvmlDeviceGetPowerManagementLimitConstraints": ("minLimit", "maxLimit"),
     "nvmlDeviceGetRemappedRows": ("corrRows", "uncRows", "isPending", "failureOccurred"),
 }
+# Calls that fill a bit mask: words of 64 bits, as many as Linux can have processors (8192) and NUMA nodes (1024).
+MASKS = {"nvmlDeviceGetCpuAffinity": 128, "nvmlDeviceGetMemoryAffinity": 16}
+# Calls about two GPUs that give one number into a c_uint.
+PAIRS = frozenset({"nvmlDeviceGetTopologyCommonAncestor", "nvmlDeviceGetP2PStatus"})
 
 
 def structs() -> dict[str, tuple[type[ctypes.Structure], int | None, tuple[str, ...]]]:
@@ -124,6 +130,7 @@ def structs() -> dict[str, tuple[type[ctypes.Structure], int | None, tuple[str, 
             pynvml.c_nvmlRowRemapperHistogramValues, None, ("max", "high", "partial", "low", "none"),
         ),
         "nvmlDeviceGetPciInfo_v3": (pynvml.nvmlPciInfo_t, None, ("busId", "pciDeviceId", "pciSubSystemId")),
+        "nvmlDeviceGetNvLinkRemotePciInfo_v2": (pynvml.nvmlPciInfo_t, None, ("busId",)),
         "nvmlDeviceGetAttributes_v2": (
             pynvml.c_nvmlDeviceAttributes, None,
             ("gpuInstanceSliceCount", "computeInstanceSliceCount", "memorySizeMB", "multiprocessorCount"),

@@ -82,6 +82,15 @@ class Stopwatch:
         finally:
             self._took(began)
 
+    def pair(self, device: Device, peer: Device, call: str, *arguments: int) -> Raw:
+        """As the library."""
+        self.current = call
+        began = perf_counter()
+        try:
+            return self._library.pair(device, peer, call, *arguments)
+        finally:
+            self._took(began)
+
     def fields(self, device: Device, wanted: tuple[tuple[int, int], ...]) -> Sequence[Value]:
         """As the library."""
         self.current = "nvmlDeviceGetFieldValues"

@@ -245,6 +245,18 @@ class FakeNvml:
                 self._set_state(place, _PRESENT)
             self.reorder(range(len(self.devices)))
 
+    def cut_link(self, device: int | str, link: int, code: int = 3) -> None:
+        """The link is down, and who is at its other end is answered with an error."""
+        for key in (f"field/165/{link}", f"nvmlDeviceGetNvLinkState/{link}"):
+            self.answer(key, 0, device)
+        for call in ("nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemoteDeviceType"):
+            self.fail(f"{call}/{link}", code, device)
+
+    def join_link(self, device: int | str, link: int, peer: int | str) -> None:
+        """The link ends at another GPU of the machine."""
+        self.answer(f"nvmlDeviceGetNvLinkRemotePciInfo_v2/{link}.busId", self.devices[self.place(peer)][1], device)
+        self.answer(f"nvmlDeviceGetNvLinkRemoteDeviceType/{link}", 0, device)
+
     def lose(self, device: int | str, *, gone: bool = False) -> None:
         """The GPU answers GPU_IS_LOST; if `gone` it is not counted any more and those behind it move up."""
         self._set_state(self.place(device), _GONE if gone else _LOST)

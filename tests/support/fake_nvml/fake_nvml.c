@@ -328,7 +328,7 @@ static int is_part_of(const char *key, const char *fault)
     return n && !strncmp(key, fault, n) && (key[n] == 0 || strchr("/.#", key[n]));
 }
 
-/* A whole function that fails has done so in enter(). */
+/* A whole function that fails has done so in enter(), and what a struct or list is part of in exists(). */
 static int fails_an_answer(const struct fault *f) { return f->kind == FAIL && strpbrk(f->key, "/.#"); }
 
 /* The number called `key`; `type` gets a value type that a fault asks for, else stays. */
@@ -351,7 +351,8 @@ static nvmlReturn_t number_of(int owner, const char *key, struct number *out, in
     for (uint32_t i = 0; i < control->faults; i++) {
         struct fault *f = &control->fault[i];
         if (!(f->kind >= VALUE && f->kind <= WRAP && f->kind != TEXT || fails_an_answer(f)) ||
-            !concerns(f, gpu_of(owner)) || !is_part_of(key, f->key) || !due(f))
+            !concerns(f, gpu_of(owner)) || !(f->kind == FAIL ? !strcmp(key, f->key) : is_part_of(key, f->key)) ||
+            !due(f))
             continue;
         if (f->kind == FAIL) {
             return (nvmlReturn_t)f->code;
@@ -437,6 +438,11 @@ static nvmlReturn_t give_text(int owner, const char *key, char *out, unsigned in
 static nvmlReturn_t exists(int owner, const char *key)
 {
     const struct answer *a = find(owner, key);
+    for (uint32_t i = 0; i < control->faults; i++) {
+        struct fault *f = &control->fault[i];
+        if (fails_an_answer(f) && concerns(f, gpu_of(owner)) && !strcmp(key, f->key) && due(f))
+            return (nvmlReturn_t)f->code;
+    }
     return !a ? NVML_ERROR_NOT_SUPPORTED : a->kind == 'e' ? (nvmlReturn_t)a->code : NVML_SUCCESS;
 }
 
@@ -1265,7 +1271,7 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t
     return NVML_SUCCESS;
 }
 
-/* ---- topology: a second GPU is named in a key by its place in the recording ---- */
+/* ---- topology: a second GPU is named in a key by its place in the recording, that of either of the two ---- */
 
 UINT(nvmlDeviceGetNumaNodeId, unsigned int)
 
@@ -1273,14 +1279,24 @@ static nvmlReturn_t other(nvmlDevice_t device, int *place)
 {
     NEED(device >= owners && device < owners + DEVICES && device->used);
     *place = (int)(device - owners);
-    return NVML_SUCCESS;
+    int state = control->state[*place];
+    return state == PRESENT ? NVML_SUCCESS : state == RESET_REQUIRED ? NVML_ERROR_RESET_REQUIRED : NVML_ERROR_GPU_IS_LOST;
+}
+
+static nvmlReturn_t between(int one, int two, const char *function, const char *rest, unsigned int *out)
+{
+    char key[KEY];
+    name(key, "%s/%d%s", function, two, rest);
+    if (!find(one, key)) {
+        name(key, "%s/%d%s", function, one, rest);
+        one = two;
+    }
+    return give_uint(one, key, out);
 }
 
 static nvmlReturn_t level(int one, int two, unsigned int *out)
 {
-    char key[KEY];
-    name(key, "nvmlDeviceGetTopologyCommonAncestor/%d", two);
-    return give_uint(one, key, out);
+    return between(one, two, "nvmlDeviceGetTopologyCommonAncestor", "", out);
 }
 
 nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t second, nvmlGpuTopologyLevel_t *out)
@@ -1329,9 +1345,12 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t second, nv
     int two;
     NEED(out);
     TRY(other(second, &two));
-    char key[KEY];
-    name(key, "%s/%d/%u", __func__, two, (unsigned int)what);
-    return give_uint(owner, key, out);
+    char rest[KEY];
+    unsigned int found;
+    name(rest, "/%u", (unsigned int)what);
+    TRY(between(owner, two, __func__, rest, &found));
+    *out = (nvmlGpuP2PStatus_t)found;
+    return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlSystemGetTopologyGpuSet(unsigned int cpu, unsigned int *count, nvmlDevice_t *devices)

@@ -14,6 +14,7 @@ from gpuguard import cli
 from gpuguard.commands import record as commands_record
 from gpuguard.errors import GpuguardError
 from gpuguard.model.ids import SubjectId
+from gpuguard.model.readings import Rate
 from gpuguard.runtime import recording
 from gpuguard.runtime.clock import ManualClock
 from gpuguard.runtime.recording import Kept, Pace, ask_nvml, copy_host, write_nvml, write_origin
@@ -50,11 +51,11 @@ def record(root: Path, folder: Path, hosts: tuple[str, ...] = ()) -> Kept:
     return kept
 
 
-def fast(root: Path) -> Rows:
+def swept(root: Path, rate: Rate) -> Rows:
     time = Time()
     player = Player(load(root / "nvml.json"), time)
     player.open()
-    return Reader(player, root).sweep("fast")
+    return Reader(player, root).sweep(rate)
 
 
 def everything(root: Path) -> str:
@@ -69,12 +70,15 @@ def test_a_machine_recorded_again_has_the_same_files_and_values(name: str, tmp_p
     assert first - files <= {Path("incident.kmsg"), Path("dcgm-exporter.prom")}
     assert files <= first
     assert kept.missing == {}
-    told, again = fast(machine(name)), fast(tmp_path)
-    assert told.keys() == again.keys()
-    for subject, values in told.items():
-        for column, value in values.items():
-            if column != "gpu_uuid":
-                assert again[subject][column] == value, (subject, column)
+    rates: tuple[Rate, ...] = ("fast", "slow")
+    for rate in rates:
+        told, again = swept(machine(name), rate), swept(tmp_path, rate)
+        assert told.keys() == again.keys()
+        for subject, values in told.items():
+            assert values.keys() == again[subject].keys()
+            for column, value in values.items():
+                if column not in ("gpu_uuid", "gpu_serial", "mig_uuid"):
+                    assert again[subject][column] == value, (subject, column)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -157,6 +161,21 @@ def test_a_guid_of_none_stays() -> None:
     assert names.guid("0000:0000:0000:0000") == "0000:0000:0000:0000"
     assert re.fullmatch(r"(?:[0-9a-f]{4}:){3}[0-9a-f]{4}", names.guid("0c42:a103:0065:1234"))
     assert names.interface("ens2f0np0") == "ens2f0np0"
+
+
+def test_the_name_of_a_fabric_is_another_and_none_stays_none(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(machine("h100x8"), tmp_path / "first"))
+    (old,) = set(re.findall(r'"clusterUuid":"([0-9a-f-]{36})"', (root / "nvml.json").read_text()))
+    record(root, tmp_path / "second")
+    assert f'"clusterUuid":"{old}"' in (tmp_path / "second/nvml.json").read_text()  # zeros
+    mine = "5e1ec7ed-aaaa-4bbb-8ccc-123456789abc"
+    (root / "nvml.json").write_text((root / "nvml.json").read_text().replace(old, mine))
+    record(root, tmp_path / "third")
+    made = (tmp_path / "third/nvml.json").read_text()
+    (new,) = set(re.findall(r'"clusterUuid":"([0-9a-f-]{36})"', made))
+    assert mine not in made
+    row = swept(tmp_path / "third", "slow")[SubjectId("gpu:0000:1b:00.0")]
+    assert (row["fabric_cluster"], row["fabric_clique"]) == (new, 0)
 
 
 def test_a_name_is_the_same_in_every_file(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ import pytest
 
 from gpuguard.model.quantities import BY_NAME
 from gpuguard.model.readings import Rate, Value
+from gpuguard.sources.nvml.library import NvmlError
 from gpuguard.sources.nvml.noted import Noted
 from gpuguard.sources.nvml.played import Machine, Player, load
 from gpuguard.sources.nvml.reader import Reader, Rows
 from tests.support.machines import NAMES, machine
+from tests.support.nvml import FakeDevice, FakeLibrary, error
 
 RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
 EVERY, PASSES = 5.0, 12
@@ -94,3 +96,24 @@ def test_calls_are_timed() -> None:
     read(noted, machine("a100x8"), time, 1, noted)
     assert len(noted.seconds["nvmlDeviceGetPowerUsage"]) == 8
     assert noted.current == ""
+
+
+def test_what_two_gpus_answer_is_kept_by_the_place_of_the_other_in_the_recording() -> None:
+    """A GPU without a handle takes a place only where somebody names it."""
+    calls = {"far/2": 50, "seen/2/1": error(999), "seen/2/2": error(3)}
+    one, gone, other = FakeDevice("GPU-1", calls), FakeDevice("", listing_error=15), FakeDevice("GPU-3", place=2)
+    time = Time()
+    noted = Noted(FakeLibrary([one, gone, other]), time)
+    noted.devices()
+    assert noted.pair(one, other, "far") == 50
+    for index in (1, 2):
+        with pytest.raises(NvmlError):
+            noted.pair(one, other, "seen", index)
+    assert len(noted.seconds["seen"]) == 2
+    assert noted.current == ""
+    named = noted.recording("a test", EVERY, {1: ("GPU-2", "00000000:43:00.0")})["devices"]
+    assert [device["uuid"] for device in named] == ["GPU-1", "GPU-2", "GPU-3"]
+    assert named[0]["calls"].items() >= {"far": {"2": 50}, "seen": {"2/1": {"error": 999}}}.items()
+    nameless = noted.recording("a test", EVERY)["devices"]
+    assert [device["uuid"] for device in nameless] == ["GPU-1", "GPU-3"]
+    assert nameless[0]["calls"]["far"] == {"1": 50}

@@ -74,6 +74,29 @@ def test_what_is_not_recorded_is_not_supported() -> None:
     assert player.system("nvmlSystemGetDriverVersion") == "570.1"
 
 
+def test_two_gpus_answer_by_the_place_of_the_other_whoever_of_them_is_asked() -> None:
+    clock = Seconds()
+    two = {
+        "uuid": "GPU-2", "pci": "00000000:43:00.0",
+        "calls": {"far": {"error": 15}, "seen": {"0/1": {"series": [5, 6]}, "0/2": {"error": 999}, "2/1": 7}},
+    }  # fmt: skip
+    recording = {"system": {}, "devices": [{**GPU, "calls": {"near": {"1": 40}, "far": {"1": 50}}}, two], "every": 5.0}
+    player = Player(msgspec.convert(recording, Machine), clock)
+    player.open()
+    one, other = (listed.device for listed in player.devices())
+    assert one is not None
+    assert other is not None
+    assert (player.pair(one, other, "near"), player.pair(other, one, "near")) == (40, 40)
+    assert (player.pair(one, other, "seen", 1), player.pair(other, one, "seen", 1)) == (5, 5)
+    clock.now += 5.0
+    assert player.pair(one, other, "seen", 1) == 6
+    for call, arguments, code in (("seen", (2,), 999), ("seen", (3,), 3), ("far", (), 15), ("what", (), 3)):
+        for device, peer in ((one, other), (other, one)):
+            with pytest.raises(NvmlError) as caught:
+                player.pair(device, peer, call, *arguments)
+            assert caught.value.code == code
+
+
 def test_fields_have_scopes_and_errors_of_their_own() -> None:
     player, device = _player(Seconds(), {"fields": {"83": 5, "138/4294967295": 6, "138/2": {"error": 15}}})
     values = player.fields(device, ((83, 0), (138, 4294967295), (138, 2), (138, 0)))
