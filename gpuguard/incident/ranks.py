@@ -25,7 +25,12 @@ RANK: dict[str, int] = {code: len(ORDER) - place for place, codes in enumerate(O
 UNPLACED: dict[Severity, int] = {"info": 0, "degraded": 1, "critical": RANK["xid94"]}
 
 # The driver's own verdict and the bus's complaints come with a cause; they name an incident only when alone.
-COMPANIONS = ("xid154", "recovery_action", "nvml_reset_required", "xid45", "pcie_error", "pcie_link_lost")
+# So does what differs in the wiring: a check of the link, the slot or the GPU itself says why.
+DRIFT = (
+    "topology_gpu_missing", "topology_nvlinks", "topology_p2p", "topology_pcie_width", "topology_pcie_speed",
+    "topology_nic_missing", "topology_distance",
+)  # fmt: skip
+COMPANIONS = ("xid154", "recovery_action", "nvml_reset_required", "xid45", "pcie_error", "pcie_link_lost", *DRIFT)
 
 LOST = ("xid79", "gpu_lost", "gpu_silent", "nvml_lost", "nvml_unlisted")
 # What the peers of a lost GPU and the switches between them report about it.

@@ -113,7 +113,7 @@ def _links(row: Mapping[str, Value]) -> tuple[NvLink, ...]:
     return tuple(
         NvLink(
             number=number, peer=_at(peers, number, str),
-            up=None if (up := _at(states, number, int)) is None else up == LINK_UP,
+            up=None if (up := _at(states, number, _as_number)) is None else up == LINK_UP,
             version=version, bytes_per_second=float(speed) if isinstance(speed, int | float) else None,
         )
         for number in range(max(len(peers), len(states)))
@@ -359,7 +359,7 @@ def _list(names: Sequence[str]) -> str:
 
 def _number(row: Mapping[str, Value], column: str) -> int | None:
     value = row.get(column)
-    return int(value) if isinstance(value, int | float) else None
+    return int(value) if isinstance(value, int | float) and value % 1 == 0 else None
 
 
 def _flag(row: Mapping[str, Value], column: str) -> bool | None:
@@ -377,9 +377,15 @@ def _parts(row: Mapping[str, Value], column: str) -> tuple[int | float | str | N
     return value if isinstance(value, tuple) else ()
 
 
-def _at(parts: Sequence[int | float | str | None], place: int, kind: Callable[[str | int | float], T]) -> T | None:
+def _at(
+    parts: Sequence[int | float | str | None], place: int, kind: Callable[[str | int | float], T | None]
+) -> T | None:
     value = parts[place] if place < len(parts) else None
     return None if value is None else kind(value)
+
+
+def _as_number(value: str | int | float) -> float | None:
+    return None if isinstance(value, str) else value
 
 
 def _keyed(row: Mapping[str, Value], column: str) -> dict[str, int | float | str | None]:

@@ -46,18 +46,20 @@ def test_detector(name: str, module: ModuleType) -> None:
     assert _is_tested("detectors", name)
     shapes = [kind for _, kind in inspect.getmembers(module, inspect.isclass) if getattr(kind, "name", None) == name]
     assert len(shapes) == 1
-    for part in ("reads", "memory", "start", "observe"):
-        assert hasattr(shapes[0], part)
     (shape,) = shapes
-    if not hasattr(shape, "of"):
+    for part in ("reads", "memory", "start"):
+        assert hasattr(shape, part)
+    assert hasattr(shape, "observe") != hasattr(shape, "survey")
+    if not hasattr(shape, "of") and not hasattr(shape, "survey"):
         assert hasattr(shape, "subjects")
         return
     # It judges what is measured: every column is declared by somebody, and it was seen to see, to let be, and not to
     # know.
     known = quantities(shelf("gpuguard.sources"))
-    assert set(shape.of) <= set(get_args(SubjectKind))
     assert set(shape.reads) <= known.keys()
-    assert {known[column].of for column in shape.reads} <= set(shape.of)
+    if hasattr(shape, "of"):
+        assert set(shape.of) <= set(get_args(SubjectKind))
+        assert {known[column].of for column in shape.reads} <= set(shape.of)
     stories = {path.stem for path in (CHECKOUT / "fixtures" / "detectors" / name).glob("*.scn")}
     assert {"fault", "healthy", "unknown"} <= stories
     assert (CHECKOUT / "rules" / "detectors" / f"{name}.toml").exists() or not dataclasses.fields(module.Settings)

@@ -46,10 +46,10 @@ from gpuguard.model.events import (
 )
 from gpuguard.model.findings import Finding
 from gpuguard.model.health import Decision
-from gpuguard.model.ids import BootId, EventId, GpuUuid, PciAddress, SubjectId, TokenId, kind_of
+from gpuguard.model.ids import NODE, BootId, EventId, GpuUuid, PciAddress, SubjectId, TokenId, kind_of
 from gpuguard.model.instants import Instant
 from gpuguard.model.readings import Group, Readings, Row, Value, Values, merged
-from gpuguard.ports import AnyDetector, Detector, RowDetector
+from gpuguard.ports import AnyDetector, Detector, MachineDetector, RowDetector
 from gpuguard.runtime.assembly import assemble
 
 INDENT = "    "
@@ -290,6 +290,8 @@ class Story:
     def _findings(self, event: AnyEvent) -> list[str]:
         (detector,) = self.detectors
         out: list[str] = []
+        if hasattr(detector, "survey"):
+            return self._machine(cast(MachineDetector, detector), event) if isinstance(event, Sweep) else out
         if hasattr(detector, "of"):
             return self._levels(cast(RowDetector, detector), event) if isinstance(event, Sweep) else out
         detector = cast(Detector, detector)
@@ -304,22 +306,46 @@ class Story:
     def _levels(self, detector: RowDetector, event: Sweep) -> list[str]:
         out: list[str] = []
         for subject, values in event.rows.items():
-            group = Group(source=event.source, rate=event.rate, at=event.at, valid_for=event.valid_for, values=values)
-            groups = {**self.readings.get(subject, {}), f"{event.source}/{event.rate}": group}
-            self.readings[subject] = groups
+            groups = self._measured(event, subject)
             if kind_of(subject) not in detector.of or values.keys().isdisjoint(detector.reads):
                 continue
             row = Row(subject=subject, at=event.at, source=event.source, values=merged(groups, event.at))
             memory = self.memories.get(subject, detector.start())
             self.memories[subject], findings = detector.observe(memory, subject, row)
-            for finding in findings:
-                # As the core does: news are what comes, goes, or changes its weight; what is latched stays.
-                if finding.latched and not finding.stands:
-                    continue
-                mark = f"{finding.severity} {finding.remedy} {finding.self_evident}" if finding.stands else "gone"
-                if self.told_of.get((finding.subject, finding.code), "gone") != mark:
-                    out.append(finding_line(finding))
-                self.told_of[finding.subject, finding.code] = mark
+            out += self._news(findings)
+        return out
+
+    def _machine(self, detector: MachineDetector, event: Sweep) -> list[str]:
+        for subject in event.rows:
+            self._measured(event, subject)
+        if not any(values.keys() & detector.reads for values in event.rows.values()):
+            return []
+        rows = {
+            subject: Row(subject=subject, at=event.at, source=event.source, values=values)
+            for subject, groups in self.readings.items()
+            if (values := merged(groups, event.at))
+        }
+        memory = self.memories.get(NODE, detector.start())
+        self.memories[NODE], findings = detector.survey(memory, rows)
+        return self._news(findings)
+
+    def _measured(self, event: Sweep, subject: SubjectId) -> dict[str, Group]:
+        group = Group(
+            source=event.source, rate=event.rate, at=event.at, valid_for=event.valid_for, values=event.rows[subject]
+        )
+        self.readings[subject] = {**self.readings.get(subject, {}), f"{event.source}/{event.rate}": group}
+        return self.readings[subject]
+
+    def _news(self, findings: Sequence[Finding]) -> list[str]:
+        """As the core does: news are what comes, goes, or changes its weight; what is latched stays."""
+        out: list[str] = []
+        for finding in findings:
+            if finding.latched and not finding.stands:
+                continue
+            mark = f"{finding.severity} {finding.remedy} {finding.self_evident}" if finding.stands else "gone"
+            if self.told_of.get((finding.subject, finding.code), "gone") != mark:
+                out.append(finding_line(finding))
+            self.told_of[finding.subject, finding.code] = mark
         return out
 
 
