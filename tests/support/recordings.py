@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from gpuguard.sweeping.links import Links
 from tests.support import products
 from tests.support.host_files import HOSTS, write_host
 from tests.support.host_wiring import write_wiring
@@ -84,9 +85,9 @@ def mask(text: str) -> list[int]:
 
 def ancestor(root: Path, one: Json, other: Json) -> int:
     """nvmlGpuTopologyLevel_t of two GPUs, from where they hang on the kernel's tree where the machine has one."""
-    devices = root / "sys/bus/pci/devices"
-    paths = [(devices / who["address"]).resolve().parts[:-1] for who in (one, other)]
-    above = [path[place:] for path in paths for place, name in enumerate(path) if re.match(r"pci[0-9a-f]{4,}:", name)]
+    links = Links(root)
+    paths = [links.target(f"sys/bus/pci/devices/{who['address']}") or "" for who in (one, other)]
+    above = [path.split("/")[2:-1] for path in paths if path]
     if len(above) == 2 and above[0][0] == above[1][0]:
         common = sum(1 for left, right in zip(*above, strict=False) if left == right)
         return HOST_BRIDGE if common == 1 else ONE_SWITCH if common + 1 >= max(map(len, above)) else SWITCHES
