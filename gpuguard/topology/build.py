@@ -210,7 +210,7 @@ def between(one: Device, other: Device, numa: int | None = None) -> Level | None
 
 def _levels(devices: Sequence[Device], rows: Rows, notes: list[str]) -> Grid[Level]:
     told = _told(devices, rows, "common_ancestors")
-    nodes = len(_parts(rows.get(NODE, {}), "numa_cpus")) // 2 or None
+    nodes = sum(cpus != "" for cpus in _keyed(rows.get(NODE, {}), "numa_cpus").values())  # "": memory alone
     grid: list[list[Level | None]] = [[None] * len(devices) for _ in devices]
     other: list[str] = []
     for i, j in combinations(range(len(devices)), 2):

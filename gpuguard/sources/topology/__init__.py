@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from gpuguard.errors import Absent, ReadFailed
-from gpuguard.model.ids import NODE, PciAddress, gpu, nvswitch
+from gpuguard.model.ids import NODE, PciAddress, SubjectId, gpu, nvswitch
 from gpuguard.model.instants import Instant
 from gpuguard.model.quantities import COUNTER_TOP
 from gpuguard.model.readings import Quantity, SubjectKind, Unit, Values
@@ -131,6 +131,7 @@ class Wiring:
         self._processors: Values = {}  # they do not change, and the kernel takes its time to print them
         self._before: int | None = None
         self._changed = 0
+        self._shown: frozenset[SubjectId] = frozenset()
 
     def sweep(self, now: Instant) -> Rows:
         """What is known of the wiring.
@@ -147,7 +148,10 @@ class Wiring:
             raise Absent("neither an NVIDIA GPU nor a network card on the PCI bus; they are looked for again later")
         rows = self._devices(links, seen, found)
         self._compare(rows)
-        return {**rows, NODE: self._node()}
+        # What was here and is not has an empty row now; without one its last would hold for half an hour.
+        gone: Rows = {subject: {} for subject in self._shown - rows.keys()}
+        self._shown |= rows.keys()
+        return {**gone, **rows, NODE: self._node()}
 
     def _devices(self, links: Links, seen: tree.Listed, found: list[cards.Card]) -> Rows:
         root = self._root

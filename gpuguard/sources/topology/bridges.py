@@ -3,8 +3,9 @@
 A bridge's link is that of its own registers: above an upstream port, below a root port or a downstream port.
 
 Where the registers may not be read, the kernel's IOMMU groups tell of ACS, as the kernel found it when it made them: a
-device shares the group of the port above it unless all ports up to the root isolate, so a group of its own means that
-they all redirect. A shared one says that some port does not: this one, where those above it do.
+device shares the group of the port above it unless all ports up to the root isolate. A shared group says that some port
+does not redirect: this one, where those above it isolate. A group of its own says nothing of now: boot scripts of GPU
+servers clear ACS after the groups were made.
 
 Reads   /sys/bus/pci/devices/<address>/{config,current_link_*,max_link_*}, its link iommu_group, and that of a device
         right below it
@@ -136,9 +137,7 @@ def _isolates(links: Links, pci: PciAddress, bridge: Bridge) -> bool | None:
 
 
 def _redirects(isolates: bool | None, above: list[bool | None]) -> bool | None:
-    if isolates or isolates is None:
-        return isolates
-    return False if above and all(above) else None
+    return False if isolates is False and above and all(above) else None
 
 
 def _group(links: Links, pci: PciAddress) -> str | None:

@@ -99,6 +99,20 @@ def test_changes_are_counted_and_what_stays_is_not(tmp_path: Path) -> None:
     assert changed(source) == 3, "how a link does is not how it is wired"
 
 
+def test_a_card_that_was_pulled_out_has_an_empty_row_and_comes_back(tmp_path: Path) -> None:
+    switched(tmp_path)
+    source = wiring(tmp_path)
+    card = SubjectId(f"nic:{NIC}")
+    device = tmp_path / "sys/bus/pci/devices" / NIC
+    assert source.sweep(NOW)[card]["nic_numa_node"] == 1
+    target = os.readlink(device)
+    device.unlink()
+    assert source.sweep(NOW)[card] == {}
+    assert source.sweep(NOW)[card] == {}
+    device.symlink_to(target)
+    assert source.sweep(NOW)[card]["nic_numa_node"] == 1
+
+
 def test_what_vanishes_while_it_is_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     switched(tmp_path)
     looked = tree.look(tmp_path)
@@ -210,7 +224,8 @@ def test_machines_without_a_bus_or_anything_on_it(tmp_path: Path) -> None:
     pci_function(tmp_path, NIC, ("pci0000:00",), NIC_FILES)
     assert f"nic:{NIC}" in source.sweep(NOW)
     (tmp_path / "sys/bus/pci/devices" / NIC).unlink()
-    assert source.sweep(NOW) == {NODE: {"topology_changed_total": 1}}, "the last one is gone: that is no absence"
+    gone = {SubjectId(f"nic:{NIC}"): {}, NODE: {"topology_changed_total": 1}}
+    assert source.sweep(NOW) == gone, "the last one is gone: that is no absence"
 
 
 @pytest.mark.parametrize("name", ["loop", "nowhere"])
