@@ -21,7 +21,7 @@ FORMAT = "svg"
 # More than four times what the largest node has; NVLinks between all pairs of more are no picture.
 MOST_GPUS = 64
 LEGEND: dict[tuple[Group, State], str] = {
-    ("nvlink", "up"): "NVLinks all up",
+    ("nvlink", "up"): "NVLinks up",
     ("nvlink", "some"): "NVLinks: some down, or fewer than the others have",
     ("nvlink", "down"): "NVLinks all down",
     ("nvlink", "unknown"): "NVLinks: state not known",
