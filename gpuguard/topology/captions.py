@@ -150,6 +150,15 @@ def cut(text: str, width: float, measure: Measure) -> str:
     return text.rstrip() + "…"
 
 
+def end_of(text: str, width: float, measure: Measure) -> str:
+    """The text, or as much of its end as fits: of names like mlx5_bond_0 the end tells them apart."""
+    if measure(text) <= width:
+        return text
+    while text and measure("…" + text) > width:
+        text = text[1:]
+    return "…" + text
+
+
 def listed(names: Sequence[str]) -> str:
     """Names as one says them: GPU0, GPU1 and GPU2."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -15,6 +15,7 @@ from gpuguard.topology.captions import (
     PcieState,
     clean,
     cut,
+    end_of,
     extent,
     gigabytes,
     instances,
@@ -52,7 +53,8 @@ State = LinkState | PcieState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plate:
-    """A rectangle with text. `name` stands in bold above the `lines`; `mark` is how it differs from its like."""
+    """A rectangle with text. `name` stands in bold above the `lines`, in `small` letters where it would not fit; `mark`
+    is how it differs from its like."""
 
     kind: PlateKind
     x: float
@@ -62,7 +64,8 @@ class Plate:
     name: str
     lines: tuple[str, ...] = ()
     tip: str = ""
-    mark: Literal["", "silent", "redirects", "some", "down", "unknown"] = ""
+    small: bool = False
+    mark: Literal["", "silent", "redirects", "some", "down", "unknown", "open"] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +292,8 @@ class _Layout:
         self, link: PcieLink | None, x: float, above: float | None, y: float, whose: str, group: Group = "pcie"
     ) -> None:
         """The wire from what is above down to y, with its label."""
-        words, state = pcie_words(link), pcie_state(link)
+        words = pcie_words(link)
+        state: State = pcie_state(link) if group == "pcie" else "full"
         if above is None and not words:
             return
         tip = f"{whose}: {link_words(link)}" if group == "pcie" else ""
@@ -327,9 +331,13 @@ class _Layout:
     def _put(self, place: int, x: float, y: float, width: float, height: float, lines: Sequence[str]) -> None:
         device = self._topology.devices[place]
         silent = place in self._drawn.silent
+        name = clean(device.name)
+        small = extent(name, NAME, bold=True) > width - 6
+        if small:
+            name = end_of(name, width - 6, lambda text: extent(text, SMALL, bold=True))
         self._spots[place] = plate = Plate(
             kind=device.kind, x=x, y=y, width=width, height=height,
-            name=_fitting([clean(device.name)], width - 6, NAME, bold=True), lines=tuple(lines),
+            name=name, lines=tuple(lines), small=small,
             tip=device_tip(self._topology, self._drawn, place), mark="silent" if silent else "",
         )  # fmt: skip
         self._out.plates.append(plate)
@@ -340,7 +348,7 @@ class _Layout:
         width = (self._gpu if device.kind == "gpu" else self._nic) - 6
         lines: list[str] = []
         if device.alias is not None and device.alias != device.name:
-            lines.append(clean(device.alias))
+            lines.append(end_of(clean(device.alias), width, _small))
         products = {gpu.gpu.product for gpu in self._topology.gpus if gpu.gpu is not None} - {None}
         if len(products) > 1 and device.gpu is not None and device.gpu.product is not None:
             lines.append(clean(device.gpu.product.removeprefix("NVIDIA ")))
@@ -517,8 +525,7 @@ def _uplink_word(uplink: Uplink) -> str:
 def _free(left: float, right: float, width: float, others: Sequence[float]) -> float:
     """The middle of a label on a run from left to right: nearest to the middle where no other wire goes through it."""
     middle, half = (left + right) / 2, width / 2 + 3
-    for step in range(int((right - left) / 2)):
-        for x in (middle - step, middle + step):
-            if left + half < x < right - half and not any(abs(x - other) < half for other in others):
-                return x
-    return middle
+    walls = [left, *sorted(x for x in others if left < x < right), right]
+    gaps = [(one + half, other - half) for one, other in pairwise(walls) if other - one >= 2 * half]
+    spots = [min(max(middle, start), end) for start, end in gaps]
+    return min(spots, key=lambda x: abs(x - middle), default=middle)

@@ -27,8 +27,9 @@ from gpuguard.model.topology import (
 )
 from gpuguard.topology.captions import clean, gigabytes, listed, pcie_state, pcie_words, short, spans
 
-# up: all of them; some: some are down, or fewer than its peers have; down: none; unknown: nobody told.
-LinkState = Literal["up", "some", "down", "unknown"]
+# up: all of them; some: some are down, or fewer than its peers have; down: none; unknown: nobody told; open: none is
+# up, and none shows another end.
+LinkState = Literal["up", "some", "down", "unknown", "open"]
 BoxKind = Literal["root", "switch", "bridge", "PIX", "PXB", "PHB"]
 # More NVLinks than any GPU has: pairs that would need more go through switches.
 MOST_NVLINKS = 36
@@ -128,7 +129,7 @@ class Uplink:
     @property
     def state(self) -> LinkState:
         """As of its links; whether open ones should be up is not known."""
-        return "unknown" if self.end == "open" else self.links.state
+        return "open" if self.end == "open" else self.links.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +163,8 @@ def picture(topology: Topology) -> Picture:
     switches = _switches(topology)
     sides = _sides(topology)
     silent = frozenset(place for place, device in _gpus(topology) if _is_silent(topology, place, device))
+    if len(silent) == len(topology.gpus):
+        silent = frozenset()  # nobody asked the driver, or it answers nobody: that is in the notes
     mig = frozenset(place for place, device in _gpus(topology) if device.gpu is not None and device.gpu.mig)
     return Picture(
         sides=sides, bonds=bonds, uplinks=uplinks, switches=switches, fabric=_fabric(topology, uplinks, switches),
@@ -490,11 +493,14 @@ def nvlink_words(topology: Topology, drawn: Picture) -> list[str]:
         elif uplink.end == "npu":
             ways.setdefault(f"{uplink.links.word} to the processor", []).append(uplink.place)
     many = len(topology.gpus)
+
+    def whom(places: Sequence[int]) -> str:
+        return f"all {many} GPUs" if len(places) == many > 1 else listed([names[place] for place in places])
+
     for way, places in ways.items():
-        whom = f"all {many} GPUs" if len(places) == many > 1 else listed([names[place] for place in places])
         word, comma, speed = way.partition(",")
         through = "" if "processor" in way or drawn.fabric is None else f" through {drawn.fabric}"
-        lines.append(f"{whom}: {word}{through}{comma}{speed}")
+        lines.append(f"{whom(places)}: {word}{through}{comma}{speed}")
     pairs: dict[str, list[str]] = {}
     for bond in sorted(drawn.bonds, key=lambda bond: -bond.links.up):
         if bond.links.state not in ("some", "down"):
@@ -503,11 +509,11 @@ def nvlink_words(topology: Topology, drawn: Picture) -> list[str]:
     for word, who in pairs.items():
         whole = many > 2 and len(who) == many * (many - 1) // 2
         lines.append(f"all {many} GPUs: {word} between any two" if whole else f"{word}: {', '.join(who)}")
-    untold = [uplink for uplink in drawn.uplinks if uplink.end == "unknown" and not uplink.links.total]
+    untold = [uplink.place for uplink in drawn.uplinks if uplink.end == "unknown" and not uplink.links.total]
     if untold:
-        lines.append(f"not known: {listed([names[uplink.place] for uplink in untold])}")
+        lines.append(f"not known: {whom(untold)}")
     if drawn.mig:
-        lines.append(f"off in MIG mode: {listed([names[place] for place in sorted(drawn.mig)])}")
+        lines.append(f"off in MIG mode: {whom(sorted(drawn.mig))}")
     if not lines and many > 1 and not drawn.uplinks and not drawn.bonds:
         lines.append("none between these GPUs")
     return lines

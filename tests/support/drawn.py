@@ -1,5 +1,7 @@
 """Graphs to draw: machines out of rows, and others made from the cells of a matrix; all of them our own."""
 
+from hypothesis import strategies as st
+
 from gpuguard.model.ids import SubjectId
 from gpuguard.model.readings import Values
 from gpuguard.model.topology import Device, DeviceKind, Gpu, Level, Topology
@@ -209,7 +211,7 @@ def hostile() -> Topology:
 
 
 def nested() -> Rows:
-    """Two GPUs and two cards below two switches that hang below a third; four NUMA nodes a socket, three of them bare."""
+    """Two GPUs and two cards below two switches that hang below a third; four NUMA nodes, three of them bare."""
     rows: Rows = {
         SubjectId("node"): node(tuple(f"{16 * n}-{16 * n + 15}" for n in range(4)), "0,64", numa_sockets=(
             "0", 0, "1", 0, "2", 1, "3", 1,
@@ -219,7 +221,8 @@ def nested() -> Rows:
 
     def bridge(pci: str, kind: str, *path: str) -> None:
         rows[SubjectId(f"bridge:{pci}")] = {
-            "bridge_kind": kind, "bridge_pci_path": path, **{f"bridge_link_{key}": value for key, value in link.items()},
+            "bridge_kind": kind, "bridge_pci_path": path,
+            **{f"bridge_link_{key}": value for key, value in link.items()},
         }  # fmt: skip
 
     root = ("pci0000:20", "0000:20:01.0", "0000:21:00.0")
@@ -309,3 +312,22 @@ def machines() -> dict[str, Topology]:
         "kernel_only": graph(kernel_only()), "unbridged": graph(unbridged()), "stray": stray(), "fewer": fewer(),
         "empty": Topology(devices=(), levels=(), bonds=()),
     }  # fmt: skip
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Topology:
+    """Any cells between up to sixteen GPUs and as many cards, on any NUMA nodes; they need not make sense."""
+    gpus, nics, chance = draw(st.integers(0, 16)), draw(st.integers(0, 16)), draw(st.randoms(use_true_random=False))
+    kinds = draw(
+        st.sampled_from([("PIX", "PXB", "PHB", "NODE", "SYS"), ("PHB", "SYS", "NV1", "NV2"), ("NV18",), ("NV17", "-")])
+    )
+    count = gpus + nics
+    grid = [["X"] * count for _ in range(count)]
+    for i in range(count):
+        for j in range(i):
+            cell = chance.choice(kinds)
+            grid[i][j] = grid[j][i] = "SYS" if i >= gpus and cell.startswith("NV") else cell
+    names = [f"GPU{n}" for n in range(gpus)] + [f"NIC{n}" for n in range(nics)]
+    homes = draw(st.sampled_from([("0", "1"), ("0", "1", "3", "0-1", None), (None,), tuple("01234567")]))
+    nodes = [chance.choice(homes) for _ in range(gpus)]
+    return cells("\n".join(" ".join((name, *row)) for name, row in zip(names, grid, strict=True)), nodes=tuple(nodes))
