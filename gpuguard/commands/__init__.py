@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "check": "may this node run jobs now?",
     "status": "agent, sources, cursor, actuator, drains and who owns them",
     "gpus": "the GPUs now: health, load, memory, who",
+    "topo": "how GPUs, NVLink, cards and processors are wired; what differs",
     "why": "why is this GPU or node drained, degraded, slow to return?",
     "history": "faults, actions and returns, by GPU",
     "scan": "which events are in these kernel logs?",

@@ -19,8 +19,10 @@ DEADLINE = 2.0
 LIMIT = 32 * 1024 * 1024
 
 
-def measured(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock) -> tuple[Snapshot, str]:
-    """The snapshot, and `agent` or `look`, by whom it was taken.
+def measured(
+    parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock, without: tuple[str, ...] = ()
+) -> tuple[Snapshot, str]:
+    """The snapshot, and `agent` or `look`, by whom it was taken; a look leaves out the sources in `without`.
 
     Raises  what `look` raises, where no agent answers
     """
@@ -29,7 +31,7 @@ def measured(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock) 
         listen = _listen(found[0]) if found is not None else ""
         if listen and (snapshot := ask_agent(listen)) is not None:
             return snapshot, "agent"
-    return look(parts, state_dir=state_dir, root=root, clock=clock), "look"
+    return look(parts, state_dir=state_dir, root=root, clock=clock, without=without), "look"
 
 
 def _listen(snapshot: dict[str, object]) -> str:

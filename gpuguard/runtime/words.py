@@ -100,5 +100,6 @@ def named(subject: SubjectHealth) -> str:
 
 def called(subject: SubjectId) -> str:
     """A subject's name for people."""
-    kind = subject.partition(":")[0]
-    return {"gpu": "GPU", "nvswitch": "NVSwitch"}.get(kind, kind) + (f" {pci}" if (pci := pci_of(subject)) else "")
+    kind, _, name = subject.partition(":")
+    word = {"gpu": "GPU", "nvswitch": "NVSwitch", "nic": "network card"}.get(kind, kind)
+    return f"{word} {name}" if kind in ("nic", "port") or pci_of(subject) else word

@@ -31,8 +31,8 @@ def render(topology: Topology, wish: Wish) -> str:
     if wish.fabric is None:
         known = f" (this node's NVLink domain is {', '.join(domains)})" if domains else ""
         raise Absent(
-            "no node can see the switches of its network: give a fabric file that names them, for example with "
-            f'[switches.leaf1] and nodes = "gpu[01-16]"{known}'
+            "no node can see the switches of its network: give a fabric file (--fabric) that names them, for example "
+            f'with [switches.leaf1] and nodes = "gpu[01-16]"{known}'
         )
     told = fabric.read(wish.fabric)
     _fits(told, wish.node, domains)

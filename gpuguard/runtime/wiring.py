@@ -1,0 +1,109 @@
+"""The wiring of a machine for whoever asks, and what it should be: of this one, a recorded one, or from a matrix."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuguard.errors import Absent, UsageError
+from gpuguard.model.health import Snapshot
+from gpuguard.model.ids import NODE, SubjectId
+from gpuguard.model.readings import Values, merged
+from gpuguard.model.topology import Difference, Topology
+from gpuguard.ports import Clock
+from gpuguard.runtime.assembly import Parts, RulesFolder
+from gpuguard.runtime.board import measured
+from gpuguard.topology.build import build
+from gpuguard.topology.drift import compare
+from gpuguard.topology.matrix import Layout, read
+from gpuguard.topology.profiles import Expected, expect, parse
+
+# The sources that tell of the wiring; a look of one's own waits for no other.
+SOURCES = frozenset({"topology", "nvml", "machine", "pcie"})
+HOSTNAME = "proc/sys/kernel/hostname"
+LEARNED_COLUMN = "topology_learned"
+# The word for: expect nothing.
+NO_PROFILE = "none"
+
+Rows = dict[SubjectId, Values]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """A machine's wiring; `expected` is None where nobody knows what it should be, `kind` is what its kind is alone,
+    less what was learned. `layout` is how a matrix that was read was printed."""
+
+    topology: Topology
+    expected: Expected | None
+    kind: Expected | None = None
+    differences: tuple[Difference, ...]
+    layout: Layout | None = None
+
+
+def of_machine(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock, profile: str | None = None) -> Wiring:
+    """The wiring of the machine under `root`, by the agent that runs or by a look of one's own.
+
+    Raises  Absent where there is neither a GPU nor a network card; UsageError for a profile that is none; ConfigInvalid
+            where the learned profile has mistakes
+    """
+    others = tuple(name for name in parts.agent.sources if name not in SOURCES)
+    snapshot, _ = measured(parts, state_dir=state_dir, root=root, clock=clock, without=others)
+    rows = rows_of(snapshot)
+    topology = build(rows, host=host_of(root))
+    if not topology.devices:
+        raise Absent(
+            "neither a GPU nor a network card is known here; `gpuguard status` tells what the sources nvml and "
+            "topology see, and --from-matrix FILE reads the wiring of another machine"
+        )
+    profiles = known_profiles()
+    node = {column: value for column, value in rows.get(NODE, {}).items() if column != LEARNED_COLUMN}
+    kind = expect({**rows, NODE: node}, profiles) if profile is None else chosen(profile, profiles)
+    expected = expect(rows, profiles) if profile is None else kind
+    return Wiring(topology=topology, expected=expected, kind=kind, differences=_compared(topology, expected))
+
+
+def of_matrix(text: str, profile: str | None = None) -> Wiring:
+    """The wiring that the text of `nvidia-smi topo -m` tells of.
+
+    Raises  NotUnderstood where it has no matrix; UsageError for a profile that is none
+    """
+    found = read(text)
+    expected = None if profile is None else chosen(profile, known_profiles())
+    return Wiring(
+        topology=found.topology, expected=expected, differences=_compared(found.topology, expected),
+        layout=found.layout,
+    )  # fmt: skip
+
+
+def rows_of(snapshot: Snapshot) -> Rows:
+    """What is known of each subject at the moment of the snapshot, less what is too old."""
+    found = {name: merged(groups, snapshot.at) for name, groups in snapshot.readings.items()}
+    return {name: values for name, values in found.items() if values}
+
+
+def known_profiles() -> dict[str, Expected]:
+    """The profiles that ship, by name."""
+    return parse(RulesFolder("topology_drift").texts("topology"))
+
+
+def chosen(name: str, profiles: Mapping[str, Expected]) -> Expected | None:
+    """The profile of this name; None for the word that expects nothing.
+
+    Raises  UsageError where there is none, with those that there are
+    """
+    if name == NO_PROFILE:
+        return None
+    if name not in profiles:
+        raise UsageError(f"no profile {name!r}; there are {', '.join(sorted(profiles))}, and {NO_PROFILE}")
+    return profiles[name]
+
+
+def host_of(root: Path) -> str | None:
+    """The machine's own name; None where it was not recorded."""
+    try:
+        return (root / HOSTNAME).read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def _compared(topology: Topology, expected: Expected | None) -> tuple[Difference, ...]:
+    return () if expected is None else compare(topology, expected)

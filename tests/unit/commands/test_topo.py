@@ -1,0 +1,295 @@
+"""What `gpuguard topo` answers: of a recorded machine, of a matrix, for programs, and what it refuses."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuguard import cli
+from gpuguard.commands import topo
+from gpuguard.topology.profiles import parse_learned
+from tests.support.machines import copied, machine
+from tests.support.shared_data import shared
+from tests.support.topo_samples import NUMBERS
+
+Output = pytest.CaptureFixture[str]
+
+PAIR = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-31\t0\nGPU1\tNV4\t X \t0-31\t0\n"
+# Three cards without NVLink: the third is on the other socket.
+APART = """\
+	GPU0	GPU1	GPU2	CPU Affinity	NUMA Affinity
+GPU0	 X 	SYS	PHB	0-15	0
+GPU1	SYS	 X 	SYS	16-31	1
+GPU2	PHB	SYS	 X 	0-15	0
+"""
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def asked(capsys: Output, *argv: str) -> tuple[int, str, str]:
+    try:
+        code = cli.run(["topo", *argv])
+    except SystemExit as end:
+        code = int(str(end.code))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def file(folder: Path, text: str) -> str:
+    path = folder / "matrix"
+    path.write_text(text)
+    return str(path)
+
+
+def facts(capsys: Output, *argv: str) -> dict[str, Any]:  # Any: what JSON holds
+    answer: dict[str, Any] = json.loads(asked(capsys, *argv, "--json")[1])
+    return answer
+
+
+# --- a recorded machine -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a100x8", "h100x8", "b200x8", "l40sx4", "h100x8-mig"])
+def test_a_healthy_machine_is_as_it_should_be(capsys: Output, name: str) -> None:
+    code, out, err = asked(capsys, "--root", str(machine(name)), "--diff")
+    assert (code, err) == (0, "")
+    assert out.startswith("As it should be: ")
+
+
+def test_what_differs_comes_a_line_each(capsys: Output) -> None:
+    code, out, _ = asked(capsys, "--root", str(machine("h100x8-lost")), "--diff")
+    assert code == 1
+    assert out.splitlines() == [
+        "GPU4 at 0000:9d:00.0 is on the bus, but the driver does not answer for it",
+        "GPU5 has 17 of 18 NVLinks up; down: 6",
+        "GPU7 has 17 of 18 NVLinks up; down: 6",
+        "Compared with: HGX or DGX H100, eight GPUs.",
+    ]
+
+
+def test_a_wide_terminal_shows_the_matrix_and_a_narrow_one_a_drawing(
+    capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, narrow, _ = asked(capsys, "--root", str(machine("h100x8")))
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "all 8 GPUs: NV18" in narrow
+    monkeypatch.setenv("COLUMNS", "240")
+    _, wide, _ = asked(capsys, "--root", str(machine("h100x8")))
+    assert wide.startswith("\tGPU0\tGPU1")
+    assert "GPU0 to GPU7 are one NVLink domain, 18 links each through 4 NVSwitches" in wide
+    assert "Legend" not in wide
+
+
+def test_the_matrix_is_that_of_nvidia_smi(capsys: Output) -> None:
+    code, out, _ = asked(capsys, "--root", str(machine("h100x8")), "--format", "matrix")
+    rows = [line.split("\t") for line in out.partition("\n\n")[0].splitlines()]
+    assert code == 0
+    assert rows[0][1:17] == [*(f"GPU{n}" for n in range(8)), *(f"NIC{n}" for n in range(8))]
+    assert rows[1][:4] == ["GPU0", " X ", "NV18", "NV18"]
+    assert rows[1][9:11] == ["PIX", "NODE"]
+    assert "  NIC7: mlx5_7\n" in out
+
+
+def test_json_has_all_that_was_promised(capsys: Output) -> None:
+    told = facts(capsys, "--root", str(machine("h100x8")))
+    assert told["devices"][:8] == [f"GPU{n}" for n in range(8)]
+    assert told["matrix"][0][:2] == ["X", "NV18"]
+    assert told["affinity"]["GPU7"] == {"cpus": "56-111,168-223", "numa": "1"}
+    assert told["nic_names"]["NIC0"] == "mlx5_0"
+    assert set(told["best"]) == {str(size) for size in range(1, 9)}
+    assert told["best"]["4"] == ["GPU0", "GPU1", "GPU2", "GPU3"]
+    assert told["differences"] == []
+    assert {island["kind"] for island in told["islands"]} >= {"nvlink", "switch"}
+    assert told["placement"]["gpus"] == [f"GPU{n}" for n in range(8)]
+
+
+def test_differences_in_json_and_its_code(capsys: Output) -> None:
+    code, out, _ = asked(capsys, "--root", str(machine("h100x8-lost")), "--json")
+    assert code == 1
+    assert [one["device"] for one in json.loads(out)["differences"]] == ["GPU4", "GPU5", "GPU7"]
+
+
+@pytest.mark.parametrize("form", [form for form in topo._formats() if form != "slurm-topology"])
+def test_every_form_is_written_of_a_machine(capsys: Output, form: str, tmp_path: Path) -> None:
+    code, out, err = asked(capsys, "--root", str(machine("h100x8")), "--format", form, "--node", "n17")
+    assert (code, err) == (0, "")
+    assert out.endswith("\n")
+    target = tmp_path / "file"
+    assert asked(capsys, "--root", str(machine("h100x8")), "--format", form, "--node", "n17",
+                 "--output", str(target))[:2] == (0, "")  # fmt: skip
+    assert target.read_text() == out
+
+
+def test_slurms_topology_wants_a_fabric_file(capsys: Output, tmp_path: Path) -> None:
+    code, _, err = asked(capsys, "--root", str(machine("h100x8")), "--format", "slurm-topology")
+    assert code == 2
+    assert "--fabric" in err
+    fabric = tmp_path / "fabric.toml"
+    fabric.write_text('[switches.leaf1]\nnodes = "n17"\n')
+    code, out, err = asked(capsys, "--root", str(machine("h100x8")), "--format", "slurm-topology", "--node", "n17",
+                           "--fabric", str(fabric))  # fmt: skip
+    assert (code, err) == (0, "")
+    assert "SwitchName=leaf1 Nodes=n17" in out
+
+
+# --- which GPUs -------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_are_named_first_with_the_reason_cards_and_processors(capsys: Output) -> None:
+    code, out, _ = asked(capsys, "--root", str(machine("h100x8")), "--best", "2", "--free", "3,4,GPU5")
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0] == "GPU4,GPU5"
+    assert "  GPU4: card NIC4 (mlx5_4), CPUs 56-111,168-223" in lines
+
+
+def test_a_bad_choice_is_told_with_what_it_costs(capsys: Output) -> None:
+    code, out, _ = asked(capsys, "--root", str(machine("l40sx4")), "--between", "0,3")
+    text = " ".join(out.split())
+    assert code == 0
+    assert "GPU0 and GPU3 reach each other only over the link between processors (SYS)" in text
+    assert "70 % of what the best pair has" in text
+    assert "the best 2 of this machine: GPU0, GPU1" in text
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (("--between", "0,9"), "no GPU 'GPU9' here; there are GPU0, GPU1"),
+    (("--best", "2", "--free", "GPU0,NIC0"), "no GPU 'NIC0' here"),
+    (("--best", "0"), "give 1 to 64"),
+    (("--free", "0"), "--free goes with --best K"),
+    (("--between", "0,,1"), "give them as GPU0,GPU1"),
+    (("--diff", "--profile", "hgx-z900"), "no profile 'hgx-z900'; there are "),
+    (("--learn",), "what a matrix tells is too little"),
+    (("--format", "png"), "invalid choice"),
+    (("--diff", "--best", "2"), "not allowed with"),
+    (("--between", "0"), "name two GPUs or more"),
+])  # fmt: skip
+def test_what_is_typed_wrong_is_64_with_a_next_step(
+    capsys: Output, tmp_path: Path, argv: tuple[str, ...], words: str
+) -> None:
+    code, out, err = asked(capsys, "--from-matrix", file(tmp_path, PAIR), *argv)
+    assert (code, out) == (64, "")
+    assert words in err
+
+
+@pytest.mark.parametrize("size", ["3", "64"])
+def test_more_gpus_than_there_are_is_refused(capsys: Output, tmp_path: Path, size: str) -> None:
+    code, out, err = asked(capsys, "--from-matrix", file(tmp_path, PAIR), "--best", size)
+    assert (code, out) == (64, "")
+    assert "GPU" in err
+
+
+# --- a matrix ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_matrix_answers_the_same_questions(capsys: Output, tmp_path: Path) -> None:
+    name = file(tmp_path, APART)
+    assert asked(capsys, "--from-matrix", name, "--format", "matrix")[1] == APART
+    assert asked(capsys, "--from-matrix", name, "--best", "2")[1].splitlines()[0] == "GPU0,GPU2"
+    told = facts(capsys, "--from-matrix", name)
+    assert told["matrix"] == [["X", "SYS", "PHB"], ["SYS", "X", "SYS"], ["PHB", "SYS", "X"]]
+    assert told["best"]["2"] == ["GPU0", "GPU2"]
+    code, out, _ = asked(capsys, "--from-matrix", name)
+    assert code == 0
+    assert "which is no fault" in " ".join(out.split())
+
+
+def test_a_matrix_is_held_against_a_profile(capsys: Output, tmp_path: Path) -> None:
+    code, out, _ = asked(capsys, "--from-matrix", file(tmp_path, PAIR), "--diff", "--profile", "hgx-h100-8")
+    assert code == 1
+    assert "NVLinks" in out
+    code, out, _ = asked(capsys, "--from-matrix", file(tmp_path, PAIR), "--diff", "--profile", "none")
+    assert code == 0
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_every_published_matrix_is_printed_as_it_was(capsys: Output, tmp_path: Path, number: str) -> None:
+    text = shared("reference", "topo-samples.txt").read_text()
+    matrix = text.partition(f"### SAMPLE {number}\n")[2].partition("--- BEGIN MATRIX\n")[2]
+    matrix = matrix.partition("--- END MATRIX")[0]
+    code, out, err = asked(capsys, "--from-matrix", file(tmp_path, matrix), "--format", "matrix")
+    assert (code, out, err) == (0, matrix, "")
+    told = facts(capsys, "--from-matrix", str(tmp_path / "matrix"))["matrix"]
+    assert all(told[i][j] == told[j][i] for i in range(len(told)) for j in range(i))
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    (b"", "give the output of `nvidia-smi topo -m`"), (b"\x7fELF\x00\x01", "no matrix"),
+    (b"no such thing\n" * 50, "no matrix"),
+])  # fmt: skip
+def test_a_file_without_a_matrix_is_refused(capsys: Output, tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    code, out, err = asked(capsys, "--from-matrix", str(path))
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_files_that_cannot_be_read_are_told(capsys: Output, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("missing", "pipe", "."):
+        code, out, err = asked(capsys, "--from-matrix", str(tmp_path / name))
+        assert (code, out) == (2, "")
+        assert "cannot be read" in err
+
+
+# --- learning ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_learned_is_what_is_expected(capsys: Output, tmp_path: Path) -> None:
+    root = copied("h100x8", tmp_path)
+    code, out, err = asked(capsys, "--root", str(root), "--learn")
+    assert (code, err) == (0, "")
+    assert "18 devices are expected" in " ".join(out.split())
+    learned = parse_learned((root / "topology.toml").read_text())
+    assert len(learned.slots) == 8
+    assert asked(capsys, "--root", str(root), "--diff")[:2] == (0, "As it should be: the learned profile.\n")
+    text = (root / "topology.toml").read_text()
+    (root / "topology.toml").write_text(text.replace("numa = 1", "numa = 0", 1))
+    code, out, _ = asked(capsys, "--root", str(root), "--diff")
+    assert code == 1
+    assert "NUMA node 1" in out
+    asked(capsys, "--root", str(root), "--learn")
+    assert (root / "topology.toml.before").read_text() == text.replace("numa = 1", "numa = 0", 1)
+
+
+def test_a_machine_with_something_amiss_is_learned_by_force_alone(capsys: Output, tmp_path: Path) -> None:
+    root = copied("h100x8-lost", tmp_path)
+    code, out, err = asked(capsys, "--root", str(root), "--learn")
+    assert (code, out) == (2, "")
+    assert "GPU4" in err
+    assert "--force" in err
+    assert not (root / "topology.toml").exists()
+    assert asked(capsys, "--root", str(root), "--learn", "--force")[0] == 1
+    assert (root / "topology.toml").exists()
+
+
+def test_it_is_learned_where_it_is_told_to(capsys: Output, tmp_path: Path) -> None:
+    code, out, _ = asked(capsys, "--root", str(machine("l40sx4")), "--learn", "--output", "-")
+    assert code == 0
+    assert len(parse_learned(out).slots) == 4
+    code, _, err = asked(capsys, "--root", str(machine("l40sx4")), "--learn", "--output", str(tmp_path / "no" / "file"))
+    assert code == 2
+    assert "name another place with --output" in err
+
+
+def test_a_broken_learned_file_is_told_with_every_mistake(capsys: Output, tmp_path: Path) -> None:
+    root = copied("l40sx4", tmp_path)
+    (root / "topology.toml").write_text('[machine]\ncolour = "red"\n[shoes]\n')
+    code, out, err = asked(capsys, "--root", str(root), "--diff")
+    assert (code, out) == (2, "")
+    assert "colour" in err
+    assert "[shoes]" in err
+
+
+def test_a_machine_without_gpu_or_card_says_where_to_look(capsys: Output, tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kmsg").write_text("")
+    code, out, err = asked(capsys, "--root", str(tmp_path))
+    assert (code, out) == (2, "")
+    assert "gpuguard status" in err
