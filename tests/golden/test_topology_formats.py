@@ -1,4 +1,4 @@
-"""The wiring of whole machines as schedulers and NCCL read it.
+"""The wiring of whole machines as people, schedulers and NCCL read it.
 
 `pytest --rewrite` writes the files anew; read the difference.
 """
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuguard.topology.formats import Wish, gres, labels, nccl_xml, slurm_topology
+from gpuguard.topology.formats import Wish, drawing, gres, labels, matrix, nccl_xml, slurm_topology, svg
+from tests.support.drawn import machines
 from tests.support.layouts import interleaved, lost_and_split, nps4
 from tests.support.wirings import Rows, graph, h100x8, l40sx4
 
@@ -65,3 +66,16 @@ def test_slurm_topology(form: str, golden: Callable[[Path, str], None]) -> None:
 def test_slurm_topology_of_blocks(golden: Callable[[Path, str], None]) -> None:
     wish = Wish(node="node17", fabric='plugin = "block"\n' + FABRIC.format(form="conf"))
     golden(HERE / "slurm_topology_blocks.conf", slurm_topology.render(graph(h100x8()), wish))
+
+
+@pytest.mark.parametrize("machine", ["h100x8", "l40sx4"])
+def test_matrix(machine: str, golden: Callable[[Path, str], None]) -> None:
+    golden(HERE / f"matrix_{machine}.txt", matrix.render(graph(MACHINES[machine]), Wish()))
+
+
+@pytest.mark.parametrize("name", ["link_down", "cube_mesh"])
+def test_pictures(name: str, golden: Callable[[Path, str], None]) -> None:
+    """Of a machine of rows with faults, and of a mesh from cells alone."""
+    topology = machines()[name]
+    golden(HERE / f"drawing_{name}.txt", drawing.render(topology, Wish()))
+    golden(HERE / f"svg_{name}.svg", svg.render(topology, Wish()))
