@@ -101,7 +101,8 @@ def _wiring(args: Namespace) -> "Wiring":
     from gpuguard.runtime.wiring import of_machine, of_matrix
 
     if args.from_matrix:
-        return of_matrix(_read(args.from_matrix), args.profile)
+        host = None if args.from_matrix == "-" else Path(args.from_matrix).stem
+        return of_matrix(_read(args.from_matrix), args.profile, host)
     root, parts = Path(args.root), assemble(config_path(args))
     memory = state_dir(args) if is_remembered(args) else None
     if memory is not None:
@@ -254,8 +255,13 @@ def _formatted(args: Namespace, wiring: "Wiring") -> str:
         return matrix.render_as(wiring.topology, wiring.layout)
     form = importlib.import_module(f"gpuguard.topology.formats.{args.format.replace('-', '_')}")
     fabric = _read(args.fabric) if args.fabric else None
-    text: str = form.render(wiring.topology, Wish(node=args.node or wiring.topology.host, fabric=fabric))
+    text: str = form.render(wiring.topology, Wish(node=args.node or _own_name(args, wiring), fabric=fabric))
     return text
+
+
+def _own_name(args: Namespace, wiring: "Wiring") -> str | None:
+    """The machine's name; that of a file with a matrix is none that a scheduler knows."""
+    return None if args.from_matrix else wiring.topology.host
 
 
 # --- learning, reading, writing --------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from gpuguard.errors import Absent, UsageError
 from gpuguard.model.health import Snapshot
 from gpuguard.model.ids import NODE, SubjectId
@@ -61,17 +63,15 @@ def of_machine(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock
     return Wiring(topology=topology, expected=expected, kind=kind, differences=_compared(topology, expected))
 
 
-def of_matrix(text: str, profile: str | None = None) -> Wiring:
-    """The wiring that the text of `nvidia-smi topo -m` tells of.
+def of_matrix(text: str, profile: str | None = None, host: str | None = None) -> Wiring:
+    """The wiring that the text of `nvidia-smi topo -m` tells of; `host` is what the machine is called.
 
     Raises  NotUnderstood where it has no matrix; UsageError for a profile that is none
     """
     found = read(text)
+    topology = msgspec.structs.replace(found.topology, host=host)
     expected = None if profile is None else chosen(profile, known_profiles())
-    return Wiring(
-        topology=found.topology, expected=expected, differences=_compared(found.topology, expected),
-        layout=found.layout,
-    )  # fmt: skip
+    return Wiring(topology=topology, expected=expected, differences=_compared(topology, expected), layout=found.layout)
 
 
 def rows_of(snapshot: Snapshot) -> Rows:

@@ -152,7 +152,8 @@ def nvlink_speed(topology: Topology, i: int, j: int) -> float | None:
 
 
 def pcie_speed(topology: Topology, i: int, j: int) -> float | None:
-    """Bytes per second, one way, of the narrowest link on the way over PCIe, and over the link between sockets."""
+    """Bytes per second, one way, of the narrowest link on the way over PCIe, and over the link between sockets; None
+    where one end, or what the processors have between them, is not known."""
     one, other = topology.devices[i], topology.devices[j]
     links = {str(bridge.pci): bridge.link for bridge in topology.bridges}
     crossed = [one.link, other.link, *(links[part] for part in _crossed(topology, one, other) if part in links)]
@@ -160,8 +161,10 @@ def pcie_speed(topology: Topology, i: int, j: int) -> float | None:
     if speeds[0] is None or speeds[1] is None:
         return None
     known = [speed for speed in speeds if speed is not None]
-    sockets = _socket_speed(topology) if rank_of(topology, i, j) == FARTHEST else None
-    return min(known) if sockets is None else min(*known, sockets)
+    if rank_of(topology, i, j) != FARTHEST:
+        return min(known)
+    sockets = _socket_speed(topology)
+    return None if sockets is None else min(*known, sockets)
 
 
 def _speed(link: PcieLink) -> float | None:
