@@ -180,8 +180,8 @@ def _differences(wiring: "Wiring") -> Iterator[str]:
 
 def _best(topology: "Topology", size: int, free: Sequence[str] | None) -> Iterator[str]:
     """The best subset, why it is, and where its cards and processors are."""
-    from gpuguard.runtime.words import listed, paragraph
-    from gpuguard.topology.near import cpus_of, nics_of
+    from gpuguard.runtime.words import paragraph
+    from gpuguard.topology.near import cpus_of
     from gpuguard.topology.rings import ring
     from gpuguard.topology.subsets import Subsets
 
@@ -192,11 +192,20 @@ def _best(topology: "Topology", size: int, free: Sequence[str] | None) -> Iterat
     if size > 1:
         yield from paragraph(f"ring: {', '.join(ring(topology, chosen))}", indent=2, hanging=2)
     for name in chosen:
-        cards = [topology.devices[topology.place(card)] for card in nics_of(topology, name)[:1]]
-        near = listed(f"{card.name} ({card.alias})" if card.alias else card.name for card in cards)
         processors = cpus_of(topology, name)
-        told = [f"card {near}"] * bool(cards) + [f"CPUs {processors}"] * bool(processors)
+        told = [*_nearest_card(topology, name), *([f"CPUs {processors}"] if processors else [])]
         yield from paragraph(f"{name}: {', '.join(told) or 'no card and no CPUs are known'}", indent=2, hanging=2)
+
+
+def _nearest_card(topology: "Topology", gpu: str) -> Iterator[str]:
+    """The network card that is best for the GPU, and how far it is."""
+    from gpuguard.topology.near import nics_of
+
+    for name in nics_of(topology, gpu)[:1]:
+        place = topology.place(name)
+        alias = topology.devices[place].alias
+        far = topology.cell(topology.place(gpu), place)
+        yield f"card {name}{f' ({alias})' if alias else ''}{f' {far}' if far else ''}"
 
 
 def _between(topology: "Topology", names: Sequence[str]) -> Iterator[str]:

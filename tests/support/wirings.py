@@ -113,6 +113,66 @@ def l40sx4() -> Rows:
     return rows
 
 
+def l40sx8() -> Rows:
+    """Eight cards without NVLink, two behind each of four PCIe switches, on two AMD processors; a network card a
+    socket, behind the second switch of each."""
+    cpus = ("0-63,128-191", "64-127,192-255")
+    rows: Rows = {
+        SubjectId("node"): node(
+            cpus, "0,128", machine_profile="l40s", cpu_vendor="AuthenticAMD", cpu_family=25, cpu_model=17
+        )
+    }
+    for n in range(4):
+        root, port, up = f"pci0000:{n}0", f"0000:{n}0:01.1", f"0000:{n}1:00.0"
+        link: Values = {
+            f"bridge_link_{what}": number
+            for what, number in (("width", 16), ("generation", 4), ("width_limit", 16), ("generation_limit", 4))
+        }
+        rows[SubjectId(f"bridge:{port}")] = {"bridge_kind": "root_port", "bridge_pci_path": (root,), **link}
+        rows[SubjectId(f"bridge:{up}")] = {"bridge_kind": "upstream", "bridge_pci_path": (root, port), **link}
+        cards = [("gpu", 2 * n, 3), ("gpu", 2 * n + 1, 4), *([("nic", n // 2, 5)] if n % 2 else [])]
+        for kind, number, bus in cards:
+            down, pci = f"0000:{n}2:{bus:02x}.0", f"0000:{n}{bus}:00.0"
+            rows[SubjectId(f"bridge:{down}")] = {
+                "bridge_kind": "downstream",
+                "bridge_pci_path": (root, port, up),
+                **link,
+            }
+            place: Values = {
+                f"{kind}_pci_path": (root, port, up, down),
+                f"{kind}_numa_node": n // 2,
+                f"{kind}_local_cpus": cpus[n // 2],
+            }
+            if kind == "gpu":
+                rows[SubjectId(f"gpu:{pci}")] = {
+                    **place,
+                    "gpu_index": number,
+                    "gpu_up": 1,
+                    "gpu_name": "NVIDIA L40S",
+                    "gpu_minor": number,
+                    "gpu_uuid": f"GPU-00000000-0000-4000-8000-{number:012d}",
+                    "gpu_compute_capability": "8.9",
+                    "pcie_link_width": 16,
+                    "pcie_link_generation": 4,
+                    "pcie_link_width_limit": 16,
+                    "pcie_link_generation_limit": 4,
+                }
+            else:
+                rows[SubjectId(f"nic:mlx5_{number}")] = {
+                    **place,
+                    "nic_pci": pci,
+                    "nic_rdma": f"mlx5_{number}",
+                    "nic_driver": "mlx5_core",
+                    "nic_rate_bits_per_second": 200e9,
+                    "nic_ports": 1,
+                    "nic_link_width": 16,
+                    "nic_link_generation": 4,
+                    "nic_link_width_limit": 16,
+                    "nic_link_generation_limit": 4,
+                }
+    return rows
+
+
 def graph(rows: Rows) -> Topology:
     """The graph of these rows."""
     return build(rows, host="node17")
