@@ -25,6 +25,7 @@ from gpuguard.topology.printed import (
     Row,
     Table,
     Word,
+    is_cell,
     is_list,
     realigned,
     tables,
@@ -40,7 +41,7 @@ MOST_NOTES = 8
 _ALIAS = re.compile(r"(?<![\w.:/-])(NIC\d+)[^\S\n]*:[^\S\n]*([A-Za-z]\w*\d\w*)")
 # What `topo -all` and `topo -nvme` list beside GPUs and network cards.
 _NO_DEVICE = re.compile(r"(?:NVME|CPU)\d+", re.IGNORECASE)
-_PCI_ALONE = re.compile(r"topo\s+(?:-mp|--matrix_pci)\b")
+_COMMAND = re.compile(r"topo\s+(?:-m(p?)|--matrix(_pci)?)(?![\w-])")
 _STATUS_OF = re.compile(r"-p2p\s+(\w+)|--p2pstatus\s+(\w+)")
 # What a command, or whoever pasted its output, wrote above a table.
 _ABOVE = 400
@@ -105,9 +106,7 @@ def read(text: str) -> Read:
     if not found.blocks and found.statuses is None:
         raise NotUnderstood(_why(text), text[:500])
     reading = _Reading(clean, found)
-    return Read(
-        topology=reading.topology(), layout=_layout(clean, escapes, reading.slots, reading.spelled), line=found.line
-    )
+    return Read(topology=reading.topology(), layout=_layout(clean, escapes, reading), line=found.line)
 
 
 def _why(text: str) -> str:
@@ -238,16 +237,23 @@ class _Reading:
             self._read_tail(table, row, one, words[cells:], cut)
 
     def _aligned(self, table: Table, row: Row, one: int, columns: Sequence[int | None]) -> list[Word] | None:
-        """The words of a row, each below the device that it is of; None where they are not below theirs."""
-        if one not in columns:
+        """The words of a row, each below the device that it is of; None where they are not below theirs.
+
+        Between blanks an empty place is none: a word too few is seen by the columns, and by X
+        """
+        own = columns.index(one) if one in columns else None
+        cells = row.words[: len(columns)]
+        marks = [place for place, word in enumerate(cells) if word.text.upper() == SELF]
+        fits = marks == [own] if marks else own is None or own >= len(cells) or not row.blanks
+        if not row.blanks:
+            return row.words if fits else None
+        if fits and len(cells) == len(columns) and all(is_cell(word.text) or word.text in UNKNOWN for word in cells):
             return row.words
-        own = columns.index(one)
-        if len(row.words) <= own or row.words[own].text.upper() == SELF:
-            return row.words
-        if any(word.text.upper() == SELF for word in row.words):
-            placed = realigned(table, row, self.text)
-            return placed if placed is not None and placed[own].text.upper() == SELF else None
-        return row.words if not row.blanks or len(row.words) >= len(columns) + len(table.headings) else None
+        placed = realigned(table, row, self.text)
+        if placed is not None and (own is None or placed[own].text.upper() in ("", SELF)):
+            return placed
+        ends = bool(cells) and cells[-1].end >= len(self.text.rstrip())
+        return row.words if fits and ends else None
 
     def _is_cut(self, table: Table, row: Row, words: Sequence[Word], what: Place) -> Word | None:
         """The word in which the text ends before all is told: more of it may have been there, as of NV1."""
@@ -356,7 +362,8 @@ class _Reading:
     def _distances(self) -> tuple[tuple[tuple[Level | None, ...], ...], tuple[tuple[int | None, ...], ...]]:
         size = len(self.names)
         cells = self._merged(self.cells, lambda one, other: min(one, other, key=_nearness))
-        silent = _PCI_ALONE.search(self.text, max(0, self.found.start - _ABOVE), self.found.start) is not None
+        commands = list(_COMMAND.finditer(self.text, max(0, self.found.start - _ABOVE), self.found.start))
+        silent = bool(commands) and any(commands[-1].groups())
         if silent:
             self.notes.append("this was printed by `topo -mp`, which does not tell of NVLinks: they are not known")
         levels: list[list[Level | None]] = [[None] * size for _ in range(size)]
@@ -429,12 +436,7 @@ def _list(names: Sequence[str]) -> str:
 # --- the layout ------------------------------------------------------------------------------------------------------
 
 
-def _layout(
-    text: str,
-    escapes: Sequence[tuple[int, str]],
-    slots: Sequence[tuple[Word, Slot]],
-    spelled: Mapping[Pair, tuple[str, str]],
-) -> Layout:
+def _layout(text: str, escapes: Sequence[tuple[int, str]], reading: _Reading) -> Layout:
     pieces: list[str | Slot] = []
     waiting = 0
 
@@ -450,13 +452,25 @@ def _layout(
             pieces.append(joined)
 
     at = 0
-    for word, slot in sorted(slots, key=lambda pair: pair[0].start):
+    for word, slot in sorted(reading.slots, key=lambda pair: pair[0].start):
         verbatim(at, word.start)
         pieces.append(slot)
         at = word.end
     verbatim(at, len(text), last=True)
-    common: dict[str, str] = {}
-    for cell, told in spelled.values():
-        common.setdefault(cell, told)
-    odd = tuple((*pair, cell, told) for pair, (cell, told) in spelled.items() if common[cell] != told)
-    return Layout(pieces=tuple(pieces), words=tuple(common.items()), odd=odd)
+    words, odd = _spellings(reading)
+    return Layout(pieces=tuple(pieces), words=words, odd=odd)
+
+
+def _spellings(reading: _Reading) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[int, int, str, str], ...]]:
+    """How the text spells what is spelled otherwise today: first as a rule, then in the cells that differ from it."""
+    if not reading.spelled:
+        return (), ()
+    rule: dict[str, str] = {}
+    for cell, word in reading.spelled.values():
+        rule.setdefault(cell, word)
+    odd = []
+    for pair, (cell, _) in reading.cells.items():
+        word = reading.spelled.get(pair, (cell, cell))[1]
+        if rule.get(cell, cell) != word:
+            odd.append((*pair, cell, word))
+    return tuple(rule.items()), tuple(odd)

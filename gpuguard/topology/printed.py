@@ -238,8 +238,8 @@ class _Reader:
             else:
                 strange += 1
             at = end + 1
-        if not any(row.words for row in self.table.rows.values()):
-            self.table.rows.clear()
+        for name in [name for name, row in self.table.rows.items() if not row.words]:
+            del self.table.rows[name]
 
     def _takes(self, at: int, begin: int, end: int) -> bool:
         """Whether this line is one of the table; then the table has it."""
@@ -302,7 +302,11 @@ class _Reader:
         if found is None or (found.start() != begin and not self.marked):
             return False
         words, blanks = _words(self.text, found.end(), end, label=True)
-        if words and not any(is_cell(word.text) for word in words):
+        if not self.table.names:
+            # The last columns alone, below the others.
+            if not all(word.text in UNKNOWN or _LIST.fullmatch(word.text) for word in words):
+                return False
+        elif words and not any(is_cell(word.text) for word in words):
             return False
         if words and not is_distance(words[0].text.replace("CPU", "")) and self._ends(found.start(), end):
             return False
@@ -453,7 +457,7 @@ def _by_columns(table: Table, row: Row, words: list[Word], text: str) -> dict[st
         return dict(zip(headings, words, strict=False))
     if not words:
         return {}
-    if row.lines > 1 or not table.columns:
+    if not _in_columns(table, row, text):
         return None
     line_start = text.rfind("\n", 0, row.start) + 1
     columns = dict(zip(table.columns[len(table.names) :], headings, strict=False))
@@ -467,12 +471,18 @@ def _by_columns(table: Table, row: Row, words: list[Word], text: str) -> dict[st
     return found
 
 
+def _in_columns(table: Table, row: Row, text: str) -> bool:
+    """Whether the words of a row between blanks stand below those of the header: then there are many blanks."""
+    whole = row.blanks and row.lines == 1 and len(table.columns) == len(table.names) + len(table.headings)
+    return whole and "  " in text[row.words[0].start : row.words[-1].end]
+
+
 def realigned(table: Table, row: Row, text: str) -> list[Word] | None:
     """The words of a row by the columns that they stand in, empty where none does; None where that cannot be told.
 
     For a row between blanks in which a place is empty: then the words are fewer than the names
     """
-    if not row.blanks or row.lines > 1 or len(table.columns) < len(table.names):
+    if not _in_columns(table, row, text):
         return None
     line_start = text.rfind("\n", 0, row.start) + 1
     cells = len(table.names)
@@ -483,7 +493,7 @@ def realigned(table: Table, row: Row, text: str) -> list[Word] | None:
         place = min(range(len(table.columns)), key=lambda index: abs(table.columns[index] - at))
         if place >= cells:
             behind.append(word)
-        elif placed[place] is not None or abs(table.columns[place] - at) > 2:
+        elif placed[place] is not None or at - table.columns[place] != (word.text.upper() == SELF):
             return None
         else:
             placed[place] = word
