@@ -358,7 +358,8 @@ def _read(name: str) -> str:
             data, _ = read_regular(name, LIMIT)
     except OSError as error:
         raise ReadFailed(f"{name} cannot be read: {error.strerror or error}; name a file of text") from error
-    return data.decode("utf-8", "replace")
+    # What a shell of Windows writes is UTF-16, with a mark that says so.
+    return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace")
 
 
 def _write(args: Namespace, text: str) -> None:

@@ -199,6 +199,12 @@ def test_a_matrix_answers_the_same_questions(capsys: Output, tmp_path: Path) -> 
     assert "which is no fault" in " ".join(out.split())
 
 
+def test_a_matrix_in_utf_16_is_read(capsys: Output, tmp_path: Path) -> None:
+    path = tmp_path / "matrix"
+    path.write_bytes(PAIR.encode("utf-16"))
+    assert facts(capsys, "--from-matrix", str(path))["matrix"] == [["X", "NV4"], ["NV4", "X"]]
+
+
 def test_a_matrix_is_held_against_a_profile(capsys: Output, tmp_path: Path) -> None:
     code, out, _ = asked(capsys, "--from-matrix", file(tmp_path, PAIR), "--diff", "--profile", "hgx-h100-8")
     assert code == 1
