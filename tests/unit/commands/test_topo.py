@@ -145,7 +145,7 @@ def test_the_best_are_named_first_with_the_reason_cards_and_processors(capsys: O
     lines = out.splitlines()
     assert code == 0
     assert lines[0] == "GPU4,GPU5"
-    assert "  GPU4: card NIC4 (mlx5_4), CPUs 56-111,168-223" in lines
+    assert "  GPU4: card NIC4 (mlx5_4) PIX, CPUs 56-111,168-223" in lines
 
 
 def test_a_bad_choice_is_told_with_what_it_costs(capsys: Output) -> None:

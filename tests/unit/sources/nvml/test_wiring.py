@@ -116,14 +116,15 @@ def test_links_of_each_generation(name: str, peers: list[str], to_switches: int,
         assert "gpu_memory_numa_node" not in row  # no coherent part
         assert not {"fabric_clique", "fabric_cluster"} & row.keys()  # the fabric ends with the node
         pcis = [subject.partition(":")[2] for subject in gpus]
-        levels = [part for m, pci in enumerate(pcis) if m != n for part in (pci, 40 if m // 4 == n // 4 else 50)]
-        assert row["common_ancestors"] == tuple(levels)
+        near = 20 if name == "a100x8" else 40  # pairs of GPUs below one root port, behind switches of their own
+        levels = {m: near if m // 2 == n // 2 else 40 if m // 4 == n // 4 else 50 for m in range(8) if m != n}
+        assert row["common_ancestors"] == tuple(part for m, level in levels.items() for part in (pcis[m], level))
         for column in PAIRED[1:]:
             assert row[column] == tuple(part for pci in pcis if pci != pcis[n] for part in (pci, 0))
     bond = f"NV{to_switches}"
     graph = build(rows)
     assert {graph.cell(i, j) for i in range(8) for j in range(8) if i != j} == {bond}
-    assert graph.levels[0][1:] == ("NODE",) * 3 + ("SYS",) * 4
+    assert graph.levels[0][1:] == ("PXB" if name == "a100x8" else "NODE", "NODE", "NODE", *["SYS"] * 4)
 
 
 def test_cards_without_nvlink_have_no_links_and_do_not_reach_each_other_atomically() -> None:
