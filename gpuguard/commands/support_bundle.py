@@ -114,7 +114,9 @@ def _of_memory(args: Namespace, folder: Path, clock: "Clock") -> Iterator[Part]:
 
     yield Part(name="snapshot.json", make=lambda: read_regular(folder / cache.NAME, cache.LIMIT)[0])
     # Its own commands are asked as a person would, each in a process of its own: what breaks one breaks no other.
-    for words in ("status --live", "status --json", "why", "why --json", "history --limit 1000"):
+    for words in (
+        "status --live", "status --json", "why", "why --json", "topo", "topo --json", "history --limit 1000",
+    ):  # fmt: skip
         name = words.replace(" --json", ".json").replace(" --live", "").split()[0]
         name = name if name.endswith(".json") else f"{name}.txt"
         yield Part(name=name, make=partial(_own_words, args, folder, words.split()))

@@ -25,11 +25,12 @@ LOOK_EVERY = 0.05
 
 
 class Agent:
-    """One agent on one recorded machine, with all of its files in `folder`; it ends with the block."""
+    """One agent on one recorded machine, by its name or its path, with all of its files in `folder`; it ends with the
+    block. `more` is added to its configuration."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, more: str = "") -> None:
         self._name, self._folder, self._log = name, folder, folder / "agent.log"
-        (folder / "config.toml").write_text(CONFIG)
+        (folder / "config.toml").write_text(CONFIG + more)
         self.address = ""
 
     def __enter__(self) -> "Agent":
