@@ -1,6 +1,8 @@
 """The wiring in the real agent: what its page says of it, and a drift that comes and goes while it runs."""
 
+import json
 import os
+import tarfile
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from gpuguard.runtime.board import ask_agent
 from gpuguard.runtime.wiring import rows_of
 from gpuguard.topology.build import build
 from tests.support.agents import Agent
-from tests.support.machines import copied
+from tests.support.machines import copied, machine
 
 Output = pytest.CaptureFixture[str]
 WITHIN = 30.0
@@ -77,3 +79,15 @@ def test_a_card_that_vanishes_is_a_finding_and_its_return_ends_it(tmp_path: Path
         os.rename(away, bus)
         wait_for(agent, "gpuguard_topology_drift", 0)
         assert value(agent.page(), "gpuguard_topology_changed_total") == 2
+
+
+def test_the_support_bundle_holds_the_wiring(tmp_path: Path) -> None:
+    root, state, bundle = str(machine("h100x8")), str(tmp_path / "state"), tmp_path / "bundle.tar.gz"
+    assert cli.run(["agent", "--once", "--root", root, "--state-dir", state]) == 0
+    cli.run(["support-bundle", "--root", root, "--state-dir", state, "--output", str(bundle)])
+    with tarfile.open(bundle) as tar:
+        names = {Path(name).name: name for name in tar.getnames()}
+        told = tar.extractfile(names["topo.json"])
+        assert told is not None
+        assert json.loads(told.read())["devices"][:2] == ["GPU0", "GPU1"]
+        assert "topo.txt" in names
