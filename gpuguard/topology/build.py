@@ -11,9 +11,10 @@ Source    nvml.h 13.5 (nvmlGpuTopologyLevel_t, nvmlGpuP2PStatus_t); DCGM DcgmTop
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, count
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -48,7 +49,8 @@ Grid = tuple[tuple[T | None, ...], ...]
 
 def build(rows: Rows, host: str | None = None) -> Topology:
     """The graph of the node that these rows tell of; without a GPU or a card it has no devices."""
-    gpus = [_gpu(name, row, _instances(rows, name)) for name, row in _of(rows, "gpu")]
+    instances = _instances(rows)
+    gpus = [_gpu(name, row, instances.get(name.partition(":")[2], ())) for name, row in _of(rows, "gpu")]
     nics = sorted((_nic(name, row) for name, row in _of(rows, "nic")), key=_natural)
     devices = (*_numbered(gpus, "GPU"), *_numbered(nics, "NIC"))
     notes = list(_missing(rows, devices))
@@ -94,14 +96,14 @@ def _gpu(name: SubjectId, row: Mapping[str, Value], instances: tuple[str, ...]) 
     )  # fmt: skip
 
 
-def _instances(rows: Rows, gpu: SubjectId) -> tuple[str, ...]:
-    """The profiles of the MIG instances of a GPU, in the order of their numbers."""
-    found = [
-        (_number(row, "mig_gpu_instance") or 0, _text(row, "mig_profile") or "unknown")
-        for name, row in _of(rows, "mig")
-        if name.partition(":")[2].rpartition("/")[0] == gpu.partition(":")[2]
-    ]
-    return tuple(profile for _, profile in sorted(found))
+def _instances(rows: Rows) -> dict[str, tuple[str, ...]]:
+    """The profiles of the MIG instances of each GPU that has some, by its address, in the order of their numbers."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for name, row in _of(rows, "mig"):
+        address = name.partition(":")[2].rpartition("/")[0]
+        numbered = _number(row, "mig_gpu_instance") or 0, _text(row, "mig_profile") or "unknown"
+        found.setdefault(address, []).append(numbered)
+    return {address: tuple(profile for _, profile in sorted(listed)) for address, listed in found.items()}
 
 
 def _links(row: Mapping[str, Value]) -> tuple[NvLink, ...]:
@@ -250,12 +252,30 @@ def _statuses(devices: Sequence[Device], rows: Rows) -> Grid[str]:
 
 def _bonds(devices: Sequence[Device], rows: Rows) -> Grid[int]:
     grid: list[list[int | None]] = [[0] * len(devices) for _ in devices]
-    for i, j in combinations(range(len(devices)), 2):
-        one, other = devices[i], devices[j]
-        if one.kind == other.kind == "gpu":
-            known = all(_tells(rows[SubjectId(f"gpu:{gpu.pci}")]) for gpu in (one, other))
-            grid[i][j] = grid[j][i] = _bond(one, other, rows) if known else None
+    ends = [_ends(device, rows[SubjectId(f"gpu:{device.pci}")]) for device in devices if device.kind == "gpu"]
+    for (i, one), (j, other) in combinations(enumerate(ends), 2):  # GPUs come first among the devices
+        grid[i][j] = grid[j][i] = None if one is None or other is None else _bond(one, other)
     return tuple(tuple(row) for row in grid)
+
+
+class _Ends(NamedTuple):
+    """Where the NVLinks of a GPU that are up end: how many at each peer, and how many at switches in all, which is None
+    where links are up and nobody tells."""
+
+    gpu: str
+    straight: Counter[str | None]
+    switched: int | None
+
+
+def _ends(gpu: Device, row: Mapping[str, Value]) -> _Ends | None:
+    """None where the driver told nothing of this GPU's links."""
+    if not _tells(row):
+        return None
+    return _Ends(f"gpu:{gpu.pci}", Counter(link.peer for link in _not_down(gpu)), _to_switches(gpu, row))
+
+
+def _not_down(gpu: Device) -> list[NvLink]:
+    return [link for link in links_of(gpu) if link.up is not False]
 
 
 def _tells(row: Mapping[str, Value]) -> bool:
@@ -267,26 +287,23 @@ def _tells(row: Mapping[str, Value]) -> bool:
     ) and not ("nvlink_peers" in row and row["nvlink_peers"] is None)
 
 
-def _bond(one: Device, other: Device, rows: Rows) -> int | None:
-    straight = max(
-        sum(link.peer == f"gpu:{peer.pci}" and link.up is not False for link in links_of(gpu))
-        for gpu, peer in ((one, other), (other, one))
-    )
-    ends = [_to_switches(gpu, rows) for gpu in (one, other)]
-    if straight or 0 in ends:
-        return max(straight, min(end or 0 for end in ends))
-    return None if None in ends else min(end or 0 for end in ends)
+def _bond(one: _Ends, other: _Ends) -> int | None:
+    straight = max(one.straight[other.gpu], other.straight[one.gpu])
+    switched = (one.switched, other.switched)
+    if straight or 0 in switched:
+        return max(straight, min(links or 0 for links in switched))
+    return None if None in switched else min(links or 0 for links in switched)
 
 
-def _to_switches(gpu: Device, rows: Rows) -> int | None:
+def _to_switches(gpu: Device, row: Mapping[str, Value]) -> int | None:
     """How many of a GPU's links that end at switches are up; all switches of a node are one fabric. None where links
     are up and nobody tells where they end."""
     if gpu.gpu is not None and gpu.gpu.mig:
         return 0
-    links, counted = links_of(gpu), _number(rows[SubjectId(f"gpu:{gpu.pci}")], "nvlinks_to_switches")
-    if not links:
+    counted = _number(row, "nvlinks_to_switches")
+    if not links_of(gpu):
         return counted or 0
-    up = [link for link in links if link.up is not False]
+    up = _not_down(gpu)
     told = sum(link.peer is not None and link.peer.startswith(ANY_SWITCH) for link in up)
     if told or all(link.peer is not None for link in up):
         return told
