@@ -198,9 +198,7 @@ def between(one: Device, other: Device, numa: int | None = None) -> Level | None
     """
     if not (one.path and other.path):
         return None
-    shared = 0
-    while shared < min(len(one.path), len(other.path)) and one.path[shared] == other.path[shared]:
-        shared += 1
+    shared = one.shared(other)
     if shared > 1:
         return "PIX" if max(len(one.path), len(other.path)) - shared <= 1 else "PXB"
     if shared == 1:
