@@ -36,6 +36,7 @@ from gpuguard.model.topology import (
     Processors,
     Topology,
 )
+from gpuguard.topology.names import joined
 
 # nvmlGpuTopologyLevel_t; 0 are two GPUs of one board.
 ANCESTORS: dict[int, Level] = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -351,22 +352,18 @@ def _missing(rows: Rows, devices: Sequence[Device]) -> Iterator[str]:
         return
     of = {device.name: rows[SubjectId(f"gpu:{device.pci}")] for device in gpus}
     if treeless := [gpu.name for gpu in gpus if len(gpu.path) <= 1]:
-        whose = "the PCIe tree" if len(treeless) == len(gpus) else f"the PCIe tree above {_list(treeless)}"
+        whose = "the PCIe tree" if len(treeless) == len(gpus) else f"the PCIe tree above {joined(treeless)}"
         yield f"{whose} is hidden, as in a virtual machine: switches and the way to network cards are not known"
     if silent := [name for name, row in of.items() if not _tells(row)]:
-        whose = "any GPU" if len(silent) == len(gpus) else _list(silent)
+        whose = "any GPU" if len(silent) == len(gpus) else joined(silent)
         yield f"the driver's library does not tell of {whose}: NVLinks are not known there"
     if mig := [gpu.name for gpu in gpus if gpu.gpu is not None and gpu.gpu.mig]:
-        yield f"{_list(mig)} in MIG mode: NVLinks are off there"
+        yield f"{joined(mig)} in MIG mode: NVLinks are off there"
     if stateless := [gpu.name for gpu in gpus if any(link.up is None for link in links_of(gpu))]:
-        yield f"whether each NVLink of {_list(stateless)} is up is not known: those links are shown as if they were"
+        yield f"whether each NVLink of {joined(stateless)} is up is not known: those links are shown as if they were"
     if placeless := [gpu.name for gpu in gpus if gpu.nodes is None]:
-        whose = "any GPU" if len(placeless) == len(gpus) else _list(placeless)
+        whose = "any GPU" if len(placeless) == len(gpus) else joined(placeless)
         yield f"the NUMA node of {whose} is not known: the kernel says -1, as in a virtual machine"
-
-
-def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------

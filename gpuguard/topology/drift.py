@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 
 from gpuguard.model.topology import LEVELS, Device, Difference, Level, Topology
+from gpuguard.topology.names import joined
 from gpuguard.topology.profiles import Expected, Slot, is_number, key_of, links_up, redirecting, silent
 
 # Gravest first.
@@ -165,8 +166,8 @@ class _Desk:
             return
         found = sorted(Counter(on).values(), reverse=True)
         if found != sorted(want, reverse=True):
-            words = f"the GPUs of the sockets are {_list(found)}; {_list(want)} expected"
-            self.say("numa", None, _list(want), _list(found), words, name="GPU")
+            words = f"the GPUs of the sockets are {joined(found)}; {joined(want)} expected"
+            self.say("numa", None, joined(want), joined(found), words, name="GPU")
 
     # --- GPUs one by one ---------------------------------------------------------------------------------------------
 
@@ -313,7 +314,7 @@ class _Desk:
             self.cannot_tell("nic_missing", NODE)
         elif want is not None and sure < want:
             lonely = [_name(gpu) for gpu in self.lonely()]
-            near = f"; {_list(lonely)} {'has' if len(lonely) == 1 else 'have'} none near" if lonely else ""
+            near = f"; {joined(lonely)} {'has' if len(lonely) == 1 else 'have'} none near" if lonely else ""
             words = f"{_many(want - sure, 'network card')} missing: {sure} of {want} that can do RDMA are there{near}"
             self.say("nic_missing", None, want, sure, words, name="NIC")
             return
@@ -577,11 +578,6 @@ def _and(others: Collection[int]) -> str:
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 or what == "more" else f"{count} {what}s"
-
-
-def _list(parts: Collection[object]) -> str:
-    words = [str(part) for part in parts]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _hang(path: tuple[str, ...]) -> str:

@@ -25,7 +25,9 @@ from gpuguard.model.topology import (
     PcieLink,
     Topology,
 )
-from gpuguard.topology.captions import clean, gigabytes, listed, pcie_state, pcie_words, short, spans
+from gpuguard.topology.captions import clean, gigabytes, pcie_state, pcie_words, short
+from gpuguard.topology.cpus import spelled
+from gpuguard.topology.names import joined
 
 # up: all of them; some: some are down, or fewer than its peers have; down: none; unknown: nobody told; open: none is
 # up, and none shows another end.
@@ -475,7 +477,8 @@ def state_words(links: Links) -> str:
         return f"NV{links.up}" + ("" if links.others is None else f", where the others have NV{links.others}")
     if not links.total:
         return "whether it has NVLinks is not known"
-    down = f", down: {spans(links.down)}" if links.down else ""
+    numbers = spelled(links.down).replace(",", ", ")
+    down = f", down: {numbers}" if numbers else ""
     unknown = f", not known: {links.unknown}" if links.unknown else ""
     return f"{links.up} of {links.total} NVLinks up{down}{unknown}"
 
@@ -495,7 +498,7 @@ def nvlink_words(topology: Topology, drawn: Picture) -> list[str]:
     many = len(topology.gpus)
 
     def whom(places: Sequence[int]) -> str:
-        return f"all {many} GPUs" if len(places) == many > 1 else listed([names[place] for place in places])
+        return f"all {many} GPUs" if len(places) == many > 1 else joined([names[place] for place in places])
 
     for way, places in ways.items():
         word, comma, speed = way.partition(",")
@@ -547,12 +550,12 @@ def _remarks(
         if box.redirects:
             said.setdefault("ACS sends traffic between its devices up to the root first", []).append(name)
     for words, whom in sorted(said.items(), key=lambda item: item[0].endswith("rest")):
-        yield f"{listed(whom)}: {words}"
+        yield f"{joined(whom)}: {words}"
     if topology.devices and all(device.node is not None for device in topology.devices):
         used = {device.node for device in topology.devices}
         idle = [str(node.number) for node in topology.numa if node.number not in used and node.cpus]
         if idle:
-            yield f"no GPU and no network card at NUMA {listed(idle)}"
+            yield f"no GPU and no network card at NUMA {joined(idle)}"
 
 
 def box_words(box: Box) -> tuple[str, str]:
