@@ -326,7 +326,7 @@ class _Desk:
 
     def consult_machine(self, detector: MachineDetector, event: Sweep) -> None:
         """The detector has judged all rows there are, if the sweep brought a column it reads."""
-        if not any(values.keys() & detector.reads for values in event.rows.values()):
+        if all(values.keys().isdisjoint(detector.reads) for values in event.rows.values()):
             return
         try:
             rows = {

@@ -197,6 +197,12 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return f"NV{bond}" if bond else self.levels[one][other]
 
 
+DifferenceKind = Literal[
+    "gpu_missing", "nic_missing", "nvlinks", "pcie_width", "pcie_speed", "nic_moved", "numa", "acs", "gpu_swapped",
+    "gpu_moved", "distance", "p2p", "unexpected",
+]  # fmt: skip
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is not as it should be.
 
@@ -204,10 +210,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     `expected` and `found` are short, `words` one sentence.
     """
 
-    kind: Literal[
-        "gpu_missing", "nic_missing", "nvlinks", "pcie_width", "pcie_speed", "nic_moved", "numa", "acs", "gpu_swapped",
-        "gpu_moved", "distance", "p2p", "unexpected",
-    ]  # fmt: skip
+    kind: DifferenceKind
     subject: str
     device: str
     expected: str

@@ -13,18 +13,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
-from gpuguard.model.topology import LEVELS, Device, Difference, Level, Topology
+from gpuguard.model.ids import NODE
+from gpuguard.model.topology import LEVELS, Device, Difference, DifferenceKind, Level, Topology
 from gpuguard.topology.names import joined
 from gpuguard.topology.profiles import Expected, Slot, is_number, key_of, links_up, redirecting, silent
 
 # Gravest first.
-ORDER = (
+ORDER: tuple[DifferenceKind, ...] = (
     "gpu_missing", "nvlinks", "p2p", "pcie_width", "nic_missing", "pcie_speed", "gpu_swapped", "nic_moved", "numa",
     "acs", "distance", "gpu_moved", "unexpected",
 )  # fmt: skip
 # Not a fault but news: a part was changed, or one is there that nobody listed.
 NEWS = ("gpu_moved", "unexpected")
-NODE = "node"
 # Cards of these makers do RDMA, also while the module for it is not loaded: Mellanox and NVIDIA; Amazon's EFA.
 _RDMA = re.compile(r"15b3:|1d0f:efa", re.ASCII)
 _BOND = re.compile(r"NV(\d+)$", re.ASCII)
@@ -86,17 +86,19 @@ class _Desk:
         # What a learned file lists, by its key, at the place where it is now.
         self.now_at: dict[str, int] = {}
 
-    def say(self, kind: str, device: Device | None, expected: object, found: object, words: str, **more: str) -> None:
+    def say(
+        self, kind: DifferenceKind, device: Device | None, expected: object, found: object, words: str, **more: str
+    ) -> None:
         """One difference; `subject` and `name` of what is no device of the graph come with `more`."""
         subject = more.get("subject") or (NODE if device is None else subject_of(device))
         name = more.get("name") or ("node" if device is None else _name(device))
         self.differences.append(
             Difference(
-                kind=kind, subject=subject, device=name, expected=str(expected), found=str(found), words=words,  # type: ignore[arg-type]  # the callers are below
+                kind=kind, subject=subject, device=name, expected=str(expected), found=str(found), words=words,
             )
         )  # fmt: skip
 
-    def cannot_tell(self, kind: str, subject: str) -> None:
+    def cannot_tell(self, kind: DifferenceKind, subject: str) -> None:
         self.unknown.add((kind, subject))
 
     # --- GPUs by their kind -----------------------------------------------------------------------------------------
