@@ -27,7 +27,6 @@ from gpuguard.model.topology import ANY_SWITCH, Device, Gpu, Topology
 from gpuguard.topology import fabric, spelling
 from gpuguard.topology.formats import Wish
 
-FORMAT = "labels"
 DOMAIN, TIER, BEFORE, OURS = (
     "accelerator.topograph.run/domain", "fabric.topograph.run/tier-", "network.topology.nvidia.com/", "gpuguard.io/",
 )  # fmt: skip
