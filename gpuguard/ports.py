@@ -138,12 +138,14 @@ class RowDetector(Protocol):
 class MachineDetector(Protocol):
     """Judges how the parts of the machine stand to each other: what no row alone can tell.
 
-    `reads` are the columns of which a sweep must bring one for it to be asked. It is shown every row there is, by
-    subject, and says of each finding whether it stands, as a RowDetector does; a finding may be of any subject, and one
-    that stood must be taken back by itself when it does no longer. The core keeps one `Memory`, under the node.
+    `of` are the kinds of subject; `reads` the columns of which a sweep must bring one for it to be asked. It is shown
+    every row of these kinds, by subject, and says of each finding whether it stands, as a RowDetector does; a finding
+    may be of any subject, and one that stood must be taken back by itself when it does no longer. The core keeps one
+    `Memory`, under the node.
     """
 
     name: str
+    of: tuple[SubjectKind, ...]
     reads: tuple[str, ...]
     memory: type
 

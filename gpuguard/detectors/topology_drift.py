@@ -20,7 +20,7 @@ from gpuguard.errors import ConfigInvalid
 from gpuguard.model.findings import Blame, Finding, Remedy
 from gpuguard.model.ids import NODE, SubjectId, kind_of
 from gpuguard.model.instants import Instant, seconds_between
-from gpuguard.model.readings import Row
+from gpuguard.model.readings import Row, SubjectKind
 from gpuguard.model.topology import Difference
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Rules
@@ -29,8 +29,6 @@ from gpuguard.topology.build import build as build_graph
 from gpuguard.topology.drift import NEWS, Verdict, judge
 from gpuguard.topology.profiles import Expected, expect, parse
 
-# What the graph is made of; processes, ports and disks are no part of it.
-KINDS = ("node", "gpu", "mig", "nic", "nvswitch", "bridge")
 SPEED = "pcie_speed"
 BLAME: dict[str, Blame] = {
     "gpu_missing": "hardware", "nvlinks": "hardware", "pcie_width": "hardware", "pcie_speed": "hardware",
@@ -76,6 +74,7 @@ class TopologyDrift:
     """Reports what differs between how the node is wired and how it should be."""
 
     name = "topology_drift"
+    of: tuple[SubjectKind, ...] = ("node", "gpu", "mig", "nic", "nvswitch", "bridge")  # what the graph is made of
     reads = (
         "gpu_pci_path", "gpu_numa_node", "nic_pci_path", "bridge_pci_path", "nvlink_peers", "nvlink_up",
         "pcie_link_width", "pcie_link_generation", "common_ancestors", "p2p_read", "machine_profile",
@@ -103,7 +102,7 @@ class TopologyDrift:
         return (memory if after == memory else after), (self._profile(at, ()), *findings)
 
     def _verdict(self, rows: Mapping[SubjectId, Row]) -> Verdict:
-        values = {name: row.values for name, row in rows.items() if kind_of(name) in KINDS}
+        values = {name: row.values for name, row in rows.items()}
         if self._profiles is None:
             self._profiles = parse(self._rules.texts("topology"))
         expected = expect(values, self._profiles)

@@ -325,14 +325,14 @@ class _Desk:
             self._hear(_against_itself(detector.name, error, self.event))
 
     def consult_machine(self, detector: MachineDetector, event: Sweep) -> None:
-        """The detector has judged all rows there are, if the sweep brought a column it reads."""
-        if not any(values.keys() & detector.reads for values in event.rows.values()):
+        """The detector has judged all rows of its kinds, if the sweep brought a column it reads."""
+        if all(values.keys().isdisjoint(detector.reads) for values in event.rows.values()):
             return
         try:
             rows = {
                 name: Row(subject=name, at=event.at, source=event.source, values=values)
                 for name, groups in self.readings.items()
-                if (values := merged(groups, event.at))
+                if kind_of(name) in detector.of and (values := merged(groups, event.at))
             }
             memory: Any = self.memory.get((detector.name, NODE))  # Any: the type is the detector's own
             memory = detector.start() if memory is None else memory

@@ -57,4 +57,5 @@ def _beside(measured: Measured, column: str, place: int | str | float | None) ->
     values = measured.values.get(column)
     if not (isinstance(values, tuple) and isinstance(place, int) and place < len(values)):
         return ""
-    return str(values[place] or "")
+    value = values[place]
+    return "" if value is None else str(value)

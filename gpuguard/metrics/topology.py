@@ -14,22 +14,20 @@ from gpuguard.metrics._rows import rows
 from gpuguard.model.health import Snapshot
 
 CHECK = "topology_drift"
+# The check's word that what should be cannot be read: then nothing is compared.
+UNREADABLE = "topology_profile"
 # Columns of the node of which one says that something is expected of this machine.
 EXPECTED = ("machine_profile", "topology_learned")
 
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
-    """How many differences stand; no series where nobody knows what the machine should be."""
+    """How many differences stand; no series where nobody knows what the machine should be, or can read it."""
     node = next((measured.values for measured in rows(snapshot, "node")), {})
     if not any(node.get(column) for column in EXPECTED):
         return
+    told = [finding for subject in snapshot.subjects for finding in subject.findings if finding.check == CHECK]
+    if any(finding.code == UNREADABLE for finding in told):
+        return
     drift = GaugeMetricFamily("gpuguard_topology_drift", "Differences between the wiring as it is and as it should be.")
-    drift.add_metric(
-        (),
-        sum(
-            finding.check == CHECK and finding.severity != "info"
-            for subject in snapshot.subjects
-            for finding in subject.findings
-        ),
-    )
+    drift.add_metric((), sum(finding.severity != "info" for finding in told))
     yield drift

@@ -99,6 +99,15 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
         """The NUMA node; None where it is not known, or not one alone."""
         return int(self.nodes) if self.nodes is not None and self.nodes.isdecimal() else None
 
+    def shared(self, other: "Device") -> int:
+        """How many parts both paths begin with."""
+        shared = 0
+        for own, its in zip(self.path, other.path, strict=False):
+            if own != its:
+                break
+            shared += 1
+        return shared
+
 
 class Bridge(msgspec.Struct, frozen=True, kw_only=True):
     """A PCIe bridge above a device. `redirects` says that ACS sends what one device below it writes to another up to
@@ -188,6 +197,12 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
         return f"NV{bond}" if bond else self.levels[one][other]
 
 
+DifferenceKind = Literal[
+    "gpu_missing", "nic_missing", "nvlinks", "pcie_width", "pcie_speed", "nic_moved", "numa", "acs", "gpu_swapped",
+    "gpu_moved", "distance", "p2p", "unexpected",
+]  # fmt: skip
+
+
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """Something that is not as it should be.
 
@@ -195,10 +210,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     `expected` and `found` are short, `words` one sentence.
     """
 
-    kind: Literal[
-        "gpu_missing", "nic_missing", "nvlinks", "pcie_width", "pcie_speed", "nic_moved", "numa", "acs", "gpu_swapped",
-        "gpu_moved", "distance", "p2p", "unexpected",
-    ]  # fmt: skip
+    kind: DifferenceKind
     subject: str
     device: str
     expected: str

@@ -22,6 +22,7 @@ from gpuguard.sources.nvml.reader import Reader
 from gpuguard.sources.nvml.readings import FABRIC_CALL
 from gpuguard.sources.topology import LEARNED, cards, processors, registers, tree
 from gpuguard.sweeping.files import PAGE, listed
+from gpuguard.sweeping.gpus import DEVICES, VENDOR_NVIDIA
 from gpuguard.sweeping.links import LINKS, Links
 
 NVML = "nvml.json"
@@ -40,13 +41,12 @@ PLAIN = (
     "sys/devices/system/edac/mc/mc*/ue_count", "sys/devices/system/node/node*/cpulist",
     "sys/devices/system/node/node*/distance",
 )  # fmt: skip
-DEVICES = "sys/bus/pci/devices"
 DEVICE_FILES = (
     "vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node", "local_cpulist",
     "current_link_speed", "current_link_width", "max_link_speed", "max_link_width", "aer_dev_correctable",
     "aer_dev_nonfatal", "aer_dev_fatal", "power/runtime_status",
 )  # fmt: skip
-VENDORS = ("0x10de", "0x15b3")  # NVIDIA, Mellanox; and cards and bridges of any vendor
+VENDORS = (VENDOR_NVIDIA, "0x15b3")  # and Mellanox; of other vendors network cards and bridges
 DEVICE_LINKS = ("driver", "iommu_group", "physfn")
 CORE_FILES = ("physical_package_id", "thread_siblings_list", "core_cpus_list")
 MODULES = re.compile(r"(nvidia|mlx5|ib_|rdma|gdrdrv|nv_peer|iw_|nvme)\w*", re.ASCII)

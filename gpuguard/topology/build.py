@@ -11,9 +11,10 @@ Source    nvml.h 13.5 (nvmlGpuTopologyLevel_t, nvmlGpuP2PStatus_t); DCGM DcgmTop
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, count
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,6 +36,7 @@ from gpuguard.model.topology import (
     Processors,
     Topology,
 )
+from gpuguard.topology.names import joined
 
 # nvmlGpuTopologyLevel_t; 0 are two GPUs of one board.
 ANCESTORS: dict[int, Level] = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -48,7 +50,8 @@ Grid = tuple[tuple[T | None, ...], ...]
 
 def build(rows: Rows, host: str | None = None) -> Topology:
     """The graph of the node that these rows tell of; without a GPU or a card it has no devices."""
-    gpus = [_gpu(name, row, _instances(rows, name)) for name, row in _of(rows, "gpu")]
+    instances = _instances(rows)
+    gpus = [_gpu(name, row, instances.get(name.partition(":")[2], ())) for name, row in _of(rows, "gpu")]
     nics = sorted((_nic(name, row) for name, row in _of(rows, "nic")), key=_natural)
     devices = (*_numbered(gpus, "GPU"), *_numbered(nics, "NIC"))
     notes = list(_missing(rows, devices))
@@ -94,14 +97,14 @@ def _gpu(name: SubjectId, row: Mapping[str, Value], instances: tuple[str, ...]) 
     )  # fmt: skip
 
 
-def _instances(rows: Rows, gpu: SubjectId) -> tuple[str, ...]:
-    """The profiles of the MIG instances of a GPU, in the order of their numbers."""
-    found = [
-        (_number(row, "mig_gpu_instance") or 0, _text(row, "mig_profile") or "unknown")
-        for name, row in _of(rows, "mig")
-        if name.partition(":")[2].rpartition("/")[0] == gpu.partition(":")[2]
-    ]
-    return tuple(profile for _, profile in sorted(found))
+def _instances(rows: Rows) -> dict[str, tuple[str, ...]]:
+    """The profiles of the MIG instances of each GPU that has some, by its address, in the order of their numbers."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for name, row in _of(rows, "mig"):
+        address = name.partition(":")[2].rpartition("/")[0]
+        numbered = _number(row, "mig_gpu_instance") or 0, _text(row, "mig_profile") or "unknown"
+        found.setdefault(address, []).append(numbered)
+    return {address: tuple(profile for _, profile in sorted(listed)) for address, listed in found.items()}
 
 
 def _links(row: Mapping[str, Value]) -> tuple[NvLink, ...]:
@@ -196,9 +199,7 @@ def between(one: Device, other: Device, numa: int | None = None) -> Level | None
     """
     if not (one.path and other.path):
         return None
-    shared = 0
-    while shared < min(len(one.path), len(other.path)) and one.path[shared] == other.path[shared]:
-        shared += 1
+    shared = one.shared(other)
     if shared > 1:
         return "PIX" if max(len(one.path), len(other.path)) - shared <= 1 else "PXB"
     if shared == 1:
@@ -250,12 +251,30 @@ def _statuses(devices: Sequence[Device], rows: Rows) -> Grid[str]:
 
 def _bonds(devices: Sequence[Device], rows: Rows) -> Grid[int]:
     grid: list[list[int | None]] = [[0] * len(devices) for _ in devices]
-    for i, j in combinations(range(len(devices)), 2):
-        one, other = devices[i], devices[j]
-        if one.kind == other.kind == "gpu":
-            known = all(_tells(rows[SubjectId(f"gpu:{gpu.pci}")]) for gpu in (one, other))
-            grid[i][j] = grid[j][i] = _bond(one, other, rows) if known else None
+    ends = [_ends(device, rows[SubjectId(f"gpu:{device.pci}")]) for device in devices if device.kind == "gpu"]
+    for (i, one), (j, other) in combinations(enumerate(ends), 2):  # GPUs come first among the devices
+        grid[i][j] = grid[j][i] = None if one is None or other is None else _bond(one, other)
     return tuple(tuple(row) for row in grid)
+
+
+class _Ends(NamedTuple):
+    """Where the NVLinks of a GPU that are up end: how many at each peer, and how many at switches in all, which is None
+    where links are up and nobody tells."""
+
+    gpu: str
+    straight: Counter[str | None]
+    switched: int | None
+
+
+def _ends(gpu: Device, row: Mapping[str, Value]) -> _Ends | None:
+    """None where the driver told nothing of this GPU's links."""
+    if not _tells(row):
+        return None
+    return _Ends(f"gpu:{gpu.pci}", Counter(link.peer for link in _not_down(gpu)), _to_switches(gpu, row))
+
+
+def _not_down(gpu: Device) -> list[NvLink]:
+    return [link for link in links_of(gpu) if link.up is not False]
 
 
 def _tells(row: Mapping[str, Value]) -> bool:
@@ -267,26 +286,23 @@ def _tells(row: Mapping[str, Value]) -> bool:
     ) and not ("nvlink_peers" in row and row["nvlink_peers"] is None)
 
 
-def _bond(one: Device, other: Device, rows: Rows) -> int | None:
-    straight = max(
-        sum(link.peer == f"gpu:{peer.pci}" and link.up is not False for link in links_of(gpu))
-        for gpu, peer in ((one, other), (other, one))
-    )
-    ends = [_to_switches(gpu, rows) for gpu in (one, other)]
-    if straight or 0 in ends:
-        return max(straight, min(end or 0 for end in ends))
-    return None if None in ends else min(end or 0 for end in ends)
+def _bond(one: _Ends, other: _Ends) -> int | None:
+    straight = max(one.straight[other.gpu], other.straight[one.gpu])
+    switched = (one.switched, other.switched)
+    if straight or 0 in switched:
+        return max(straight, min(links or 0 for links in switched))
+    return None if None in switched else min(links or 0 for links in switched)
 
 
-def _to_switches(gpu: Device, rows: Rows) -> int | None:
+def _to_switches(gpu: Device, row: Mapping[str, Value]) -> int | None:
     """How many of a GPU's links that end at switches are up; all switches of a node are one fabric. None where links
     are up and nobody tells where they end."""
     if gpu.gpu is not None and gpu.gpu.mig:
         return 0
-    links, counted = links_of(gpu), _number(rows[SubjectId(f"gpu:{gpu.pci}")], "nvlinks_to_switches")
-    if not links:
+    counted = _number(row, "nvlinks_to_switches")
+    if not links_of(gpu):
         return counted or 0
-    up = [link for link in links if link.up is not False]
+    up = _not_down(gpu)
     told = sum(link.peer is not None and link.peer.startswith(ANY_SWITCH) for link in up)
     if told or all(link.peer is not None for link in up):
         return told
@@ -336,22 +352,18 @@ def _missing(rows: Rows, devices: Sequence[Device]) -> Iterator[str]:
         return
     of = {device.name: rows[SubjectId(f"gpu:{device.pci}")] for device in gpus}
     if treeless := [gpu.name for gpu in gpus if len(gpu.path) <= 1]:
-        whose = "the PCIe tree" if len(treeless) == len(gpus) else f"the PCIe tree above {_list(treeless)}"
+        whose = "the PCIe tree" if len(treeless) == len(gpus) else f"the PCIe tree above {joined(treeless)}"
         yield f"{whose} is hidden, as in a virtual machine: switches and the way to network cards are not known"
     if silent := [name for name, row in of.items() if not _tells(row)]:
-        whose = "any GPU" if len(silent) == len(gpus) else _list(silent)
+        whose = "any GPU" if len(silent) == len(gpus) else joined(silent)
         yield f"the driver's library does not tell of {whose}: NVLinks are not known there"
     if mig := [gpu.name for gpu in gpus if gpu.gpu is not None and gpu.gpu.mig]:
-        yield f"{_list(mig)} in MIG mode: NVLinks are off there"
+        yield f"{joined(mig)} in MIG mode: NVLinks are off there"
     if stateless := [gpu.name for gpu in gpus if any(link.up is None for link in links_of(gpu))]:
-        yield f"whether each NVLink of {_list(stateless)} is up is not known: those links are shown as if they were"
+        yield f"whether each NVLink of {joined(stateless)} is up is not known: those links are shown as if they were"
     if placeless := [gpu.name for gpu in gpus if gpu.nodes is None]:
-        whose = "any GPU" if len(placeless) == len(gpus) else _list(placeless)
+        whose = "any GPU" if len(placeless) == len(gpus) else joined(placeless)
         yield f"the NUMA node of {whose} is not known: the kernel says -1, as in a virtual machine"
-
-
-def _list(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 # --- columns ---------------------------------------------------------------------------------------------------------

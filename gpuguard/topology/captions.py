@@ -5,7 +5,7 @@ Names come from firmware, drivers and anybody's files: what would steer a termin
 
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 from gpuguard.model.topology import Device, Nic, PcieLink, Topology
@@ -157,22 +157,6 @@ def end_of(text: str, width: float, measure: Measure) -> str:
     while text and measure("…" + text) > width:
         text = text[1:]
     return "…" + text
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names as one says them: GPU0, GPU1 and GPU2."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """Numbers in order, those that follow each other as a span: 0-3, 6."""
-    parts: list[tuple[int, int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1] = (parts[-1][0], number)
-        else:
-            parts.append((number, number))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
 
 
 def wrap(text: str, width: float, measure: Measure) -> list[str]:

@@ -174,17 +174,9 @@ def _speed(link: PcieLink) -> float | None:
     return None if lanes is None or lane is None else lanes * lane
 
 
-def _shared(one: Device, other: Device) -> int:
-    """How many parts both paths begin with."""
-    shared = 0
-    while shared < min(len(one.path), len(other.path)) and one.path[shared] == other.path[shared]:
-        shared += 1
-    return shared
-
-
 def _crossed(topology: Topology, one: Device, other: Device) -> list[str]:
     """The bridges between two devices; those above both too where ACS sends what they write to the root first."""
-    shared = _shared(one, other)
+    shared = one.shared(other)
     apart = [*one.path[shared:], *other.path[shared:]] if shared else [*one.path[1:], *other.path[1:]]
     redirects = {str(bridge.pci) for bridge in topology.bridges if bridge.redirects}
     if shared > 1 and not redirects.isdisjoint(apart):
@@ -216,7 +208,7 @@ def _nvlink_hops(one: Device, other: Device) -> int | None:
 
 def _pcie_hops(topology: Topology, one: Device, other: Device) -> int | None:
     """Bridges and root complexes passed, and one more; None where the tree is not known."""
-    shared = _shared(one, other)
+    shared = one.shared(other)
     if not (len(one.path) > 1 and len(other.path) > 1):
         return None
     crossed = _crossed(topology, one, other)

@@ -13,17 +13,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import msgspec
 
-from gpuguard.model.topology import LEVELS, Device, Difference, Level, Topology
+from gpuguard.model.ids import NODE
+from gpuguard.model.topology import LEVELS, Device, Difference, DifferenceKind, Level, Topology
+from gpuguard.topology.names import joined
 from gpuguard.topology.profiles import Expected, Slot, is_number, key_of, links_up, redirecting, silent
 
 # Gravest first.
-ORDER = (
+ORDER: tuple[DifferenceKind, ...] = (
     "gpu_missing", "nvlinks", "p2p", "pcie_width", "nic_missing", "pcie_speed", "gpu_swapped", "nic_moved", "numa",
     "acs", "distance", "gpu_moved", "unexpected",
 )  # fmt: skip
 # Not a fault but news: a part was changed, or one is there that nobody listed.
 NEWS = ("gpu_moved", "unexpected")
-NODE = "node"
 # Cards of these makers do RDMA, also while the module for it is not loaded: Mellanox and NVIDIA; Amazon's EFA.
 _RDMA = re.compile(r"15b3:|1d0f:efa", re.ASCII)
 _BOND = re.compile(r"NV(\d+)$", re.ASCII)
@@ -85,17 +86,19 @@ class _Desk:
         # What a learned file lists, by its key, at the place where it is now.
         self.now_at: dict[str, int] = {}
 
-    def say(self, kind: str, device: Device | None, expected: object, found: object, words: str, **more: str) -> None:
+    def say(
+        self, kind: DifferenceKind, device: Device | None, expected: object, found: object, words: str, **more: str
+    ) -> None:
         """One difference; `subject` and `name` of what is no device of the graph come with `more`."""
         subject = more.get("subject") or (NODE if device is None else subject_of(device))
         name = more.get("name") or ("node" if device is None else _name(device))
         self.differences.append(
             Difference(
-                kind=kind, subject=subject, device=name, expected=str(expected), found=str(found), words=words,  # type: ignore[arg-type]  # the callers are below
+                kind=kind, subject=subject, device=name, expected=str(expected), found=str(found), words=words,
             )
         )  # fmt: skip
 
-    def cannot_tell(self, kind: str, subject: str) -> None:
+    def cannot_tell(self, kind: DifferenceKind, subject: str) -> None:
         self.unknown.add((kind, subject))
 
     # --- GPUs by their kind -----------------------------------------------------------------------------------------
@@ -165,8 +168,8 @@ class _Desk:
             return
         found = sorted(Counter(on).values(), reverse=True)
         if found != sorted(want, reverse=True):
-            words = f"the GPUs of the sockets are {_list(found)}; {_list(want)} expected"
-            self.say("numa", None, _list(want), _list(found), words, name="GPU")
+            words = f"the GPUs of the sockets are {joined(found)}; {joined(want)} expected"
+            self.say("numa", None, joined(want), joined(found), words, name="GPU")
 
     # --- GPUs one by one ---------------------------------------------------------------------------------------------
 
@@ -313,7 +316,7 @@ class _Desk:
             self.cannot_tell("nic_missing", NODE)
         elif want is not None and sure < want:
             lonely = [_name(gpu) for gpu in self.lonely()]
-            near = f"; {_list(lonely)} {'has' if len(lonely) == 1 else 'have'} none near" if lonely else ""
+            near = f"; {joined(lonely)} {'has' if len(lonely) == 1 else 'have'} none near" if lonely else ""
             words = f"{_many(want - sure, 'network card')} missing: {sure} of {want} that can do RDMA are there{near}"
             self.say("nic_missing", None, want, sure, words, name="NIC")
             return
@@ -577,11 +580,6 @@ def _and(others: Collection[int]) -> str:
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 or what == "more" else f"{count} {what}s"
-
-
-def _list(parts: Collection[object]) -> str:
-    words = [str(part) for part in parts]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _hang(path: tuple[str, ...]) -> str:

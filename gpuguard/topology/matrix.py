@@ -17,6 +17,7 @@ import msgspec
 
 from gpuguard.errors import NotUnderstood
 from gpuguard.model.topology import LEVELS, P2P_STATUS, SELF, Device, Gpu, Level, Topology
+from gpuguard.topology.names import joined
 from gpuguard.topology.printed import (
     BOND,
     MOST_DEVICES,
@@ -430,7 +431,7 @@ def _nearness(word: str) -> tuple[int, int]:
 
 def _list(names: Sequence[str]) -> str:
     shown = [*names[:MOST_NOTES], *([f"{len(names) - MOST_NOTES} more"] if len(names) > MOST_NOTES else [])]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return joined(shown)
 
 
 # --- the layout ------------------------------------------------------------------------------------------------------

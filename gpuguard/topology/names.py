@@ -16,7 +16,13 @@ def listed(names: Sequence[str]) -> str:
     parts: list[str] = []
     for run in _runs(names):
         parts += [f"{run[0]} to {run[-1]}"] if len(run) >= RUN else run
-    return " and ".join([*filter(None, [", ".join(parts[:-1])]), *parts[-1:]])
+    return joined(parts)
+
+
+def joined(parts: Iterable[object]) -> str:
+    """The parts as a sentence has them: "GPU0, GPU1 and GPU2"; empty without any."""
+    *most, last = [str(part) for part in parts] or [""]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _runs(names: Sequence[str]) -> list[list[str]]:

@@ -25,7 +25,10 @@ from gpuguard.model.topology import (
     PcieLink,
     Topology,
 )
-from gpuguard.topology.captions import clean, gigabytes, listed, pcie_state, pcie_words, short, spans
+from gpuguard.topology.captions import clean, gigabytes, pcie_state, pcie_words, short
+from gpuguard.topology.cpus import spelled
+from gpuguard.topology.names import joined
+from gpuguard.topology.profiles import silent
 
 # up: all of them; some: some are down, or fewer than its peers have; down: none; unknown: nobody told; open: none is
 # up, and none shows another end.
@@ -162,25 +165,16 @@ def picture(topology: Topology) -> Picture:
     bonds, uplinks = _bonds(topology), _uplinks(topology)
     switches = _switches(topology)
     sides = _sides(topology)
-    silent = frozenset(place for place, device in _gpus(topology) if _is_silent(topology, place, device))
-    if len(silent) == len(topology.gpus):
-        silent = frozenset()  # nobody asked the driver, or it answers nobody: that is in the notes
+    mute = frozenset(place for place, device in _gpus(topology) if silent(topology, device))
     mig = frozenset(place for place, device in _gpus(topology) if device.gpu is not None and device.gpu.mig)
     return Picture(
         sides=sides, bonds=bonds, uplinks=uplinks, switches=switches, fabric=_fabric(topology, uplinks, switches),
-        silent=silent, mig=mig, remarks=tuple(_remarks(topology, sides, bonds, uplinks)),
+        silent=mute, mig=mig, remarks=tuple(_remarks(topology, sides, bonds, uplinks)),
     )  # fmt: skip
 
 
 def _gpus(topology: Topology) -> Iterator[tuple[int, Device]]:
     return ((place, device) for place, device in enumerate(topology.devices) if device.kind == "gpu")
-
-
-def _is_silent(topology: Topology, place: int, device: Device) -> bool:
-    """Whether the driver tells nothing of a GPU that the kernel has, as of one that fell off the bus."""
-    if device.pci is None or device.gpu is None or device.gpu.index is not None or device.gpu.links:
-        return False
-    return all(topology.bonds[place][other] is None for other, _ in _gpus(topology) if other != place)
 
 
 # --- sides -----------------------------------------------------------------------------------------------------------
@@ -434,7 +428,9 @@ def _uplinks(topology: Topology) -> tuple[Uplink, ...]:
 def _is_untold(topology: Topology, place: int, device: Device) -> bool:
     """Whether nobody told if this GPU has NVLinks."""
     others = [topology.bonds[place][other] for other, _ in _gpus(topology) if other != place]
-    return _is_silent(topology, place, device) or (bool(others) and all(bond is None for bond in others))
+    if others:
+        return all(bond is None for bond in others)
+    return device.pci is not None and device.gpu is not None and device.gpu.index is None
 
 
 def _switches(topology: Topology) -> tuple[Switch, ...]:
@@ -475,7 +471,8 @@ def state_words(links: Links) -> str:
         return f"NV{links.up}" + ("" if links.others is None else f", where the others have NV{links.others}")
     if not links.total:
         return "whether it has NVLinks is not known"
-    down = f", down: {spans(links.down)}" if links.down else ""
+    numbers = spelled(links.down).replace(",", ", ")
+    down = f", down: {numbers}" if numbers else ""
     unknown = f", not known: {links.unknown}" if links.unknown else ""
     return f"{links.up} of {links.total} NVLinks up{down}{unknown}"
 
@@ -495,7 +492,7 @@ def nvlink_words(topology: Topology, drawn: Picture) -> list[str]:
     many = len(topology.gpus)
 
     def whom(places: Sequence[int]) -> str:
-        return f"all {many} GPUs" if len(places) == many > 1 else listed([names[place] for place in places])
+        return f"all {many} GPUs" if len(places) == many > 1 else joined([names[place] for place in places])
 
     for way, places in ways.items():
         word, comma, speed = way.partition(",")
@@ -547,12 +544,12 @@ def _remarks(
         if box.redirects:
             said.setdefault("ACS sends traffic between its devices up to the root first", []).append(name)
     for words, whom in sorted(said.items(), key=lambda item: item[0].endswith("rest")):
-        yield f"{listed(whom)}: {words}"
+        yield f"{joined(whom)}: {words}"
     if topology.devices and all(device.node is not None for device in topology.devices):
         used = {device.node for device in topology.devices}
         idle = [str(node.number) for node in topology.numa if node.number not in used and node.cpus]
         if idle:
-            yield f"no GPU and no network card at NUMA {listed(idle)}"
+            yield f"no GPU and no network card at NUMA {joined(idle)}"
 
 
 def box_words(box: Box) -> tuple[str, str]:

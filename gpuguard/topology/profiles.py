@@ -9,7 +9,7 @@ Shape   rules/topology/*.toml: see the head of hgx.toml there; a learned file ex
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal, TypeGuard, TypeVar
 
@@ -415,7 +415,7 @@ def redirecting(topology: Topology) -> tuple[tuple[str, str, str], ...] | None:
         for other in topology.devices[i + 1 :]:
             if one.kind == other.kind == "nic":
                 continue
-            for port in _apart(one.path, other.path):
+            for port in _apart(one, other):
                 flag = flags.get(port)  # type: ignore[call-overload]  # an address is text
                 known = known or flag is not None
                 if flag:
@@ -423,12 +423,10 @@ def redirecting(topology: Topology) -> tuple[tuple[str, str, str], ...] | None:
     return tuple(found[port] for port in sorted(found)) if known else None
 
 
-def _apart(one: Sequence[str], other: Sequence[str]) -> tuple[str, ...]:
+def _apart(one: Device, other: Device) -> tuple[str, ...]:
     """The bridges between two devices below the switch they share; none where they share no bridge."""
-    shared = 0
-    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
-        shared += 1
-    return (*one[shared:], *other[shared:]) if shared > 1 else ()
+    shared = one.shared(other)
+    return (*one.path[shared:], *other.path[shared:]) if shared > 1 else ()
 
 
 def _statuses(topology: Topology) -> set[str]:

@@ -1,12 +1,13 @@
 """Each file on the shelf topology/formats writes what its how-to promises, and has its proof beside it."""
 
 import inspect
-import re
+from argparse import ArgumentParser
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from gpuguard.commands import topo
 from gpuguard.errors import Absent, ConfigInvalid, NotUnderstood
 from gpuguard.runtime.plugins import shelf
 from gpuguard.topology import formats
@@ -22,15 +23,17 @@ FABRIC = '[switches.leaf1]\nnodes = "node[1-20]"\n'
 on_the_shelf = pytest.mark.parametrize("module", [pytest.param(module, id=name) for name, module in SHELF.items()])
 
 
-def test_each_format_has_a_name_of_its_own() -> None:
-    names = [module.FORMAT for module in SHELF.values()]
-    assert len(set(names)) == len(names)
-    assert set(names) >= PROMISED
+def test_each_format_can_be_asked_for_by_its_name() -> None:
+    parser = ArgumentParser()
+    topo.arguments(parser)
+    names = {name.replace("_", "-") for name in SHELF}
+    assert names >= PROMISED
+    for name in names:
+        assert parser.parse_args(["--format", name]).format == name
 
 
 @on_the_shelf
 def test_it_has_the_shape_of_the_shelf(module: ModuleType) -> None:
-    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", module.FORMAT)
     assert list(inspect.signature(module.render).parameters) == ["topology", "wish"]
     assert inspect.getdoc(module)
     assert inspect.getdoc(module.render)

@@ -50,16 +50,16 @@ def test_detector(name: str, module: ModuleType) -> None:
     for part in ("reads", "memory", "start"):
         assert hasattr(shape, part)
     assert hasattr(shape, "observe") != hasattr(shape, "survey")
-    if not hasattr(shape, "of") and not hasattr(shape, "survey"):
+    if not hasattr(shape, "of"):
+        assert not hasattr(shape, "survey")
         assert hasattr(shape, "subjects")
         return
     # It judges what is measured: every column is declared by somebody, and it was seen to see, to let be, and not to
     # know.
     known = quantities(shelf("gpuguard.sources"))
     assert set(shape.reads) <= known.keys()
-    if hasattr(shape, "of"):
-        assert set(shape.of) <= set(get_args(SubjectKind))
-        assert {known[column].of for column in shape.reads} <= set(shape.of)
+    assert set(shape.of) <= set(get_args(SubjectKind))
+    assert {known[column].of for column in shape.reads} <= set(shape.of)
     stories = {path.stem for path in (CHECKOUT / "fixtures" / "detectors" / name).glob("*.scn")}
     assert {"fault", "healthy", "unknown"} <= stories
     assert (CHECKOUT / "rules" / "detectors" / f"{name}.toml").exists() or not dataclasses.fields(module.Settings)

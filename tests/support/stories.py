@@ -323,7 +323,7 @@ class Story:
         rows = {
             subject: Row(subject=subject, at=event.at, source=event.source, values=values)
             for subject, groups in self.readings.items()
-            if (values := merged(groups, event.at))
+            if kind_of(subject) in detector.of and (values := merged(groups, event.at))
         }
         memory = self.memories.get(NODE, detector.start())
         self.memories[NODE], findings = detector.survey(memory, rows)

@@ -8,7 +8,8 @@ Source  PCI Express Base Specification, 7.5.3.2 (Device/Port Type), 6.12 and 7.7
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,14 +38,21 @@ def read(path: Path) -> Registers:
 
     Raises  OSError where they cannot be opened or the bus fails
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-
-        def word(at: int) -> int | None:
-            got = os.pread(file, 4, at)
-            return int.from_bytes(got, "little") if len(got) == 4 else None
-
+    with _opened(path) as (word, _):
         return understand(word)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Word, int]]:
+    """The file's words, and the file."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def word(at: int) -> int | None:
+        got = os.pread(file, 4, at)
+        return int.from_bytes(got, "little") if len(got) == 4 else None
+
+    try:
+        yield word, file
     finally:
         os.close(file)
 
@@ -96,15 +104,10 @@ def shortened(path: Path) -> bytes | None:
 
     Raises  OSError as `read`
     """
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-
-        def word(at: int) -> int | None:
-            got = os.pread(file, 4, at)
-            return int.from_bytes(got, "little") if len(got) == 4 else None
-
+    with _opened(path) as (word, file):
         place = find_acs(word)
-        if place is None or word(0) == NO_ANSWER:
+        control = word(place + 4) if place else 0
+        if place is None or control is None or word(0) == NO_ANSWER:
             return None
         space = bytearray(os.pread(file, HEADER_BYTES, 0)) + bytes(EXTENDED + 8 - HEADER_BYTES)
         space[POINTER] = 0
@@ -114,7 +117,5 @@ def shortened(path: Path) -> bytes | None:
             space[HEADER_BYTES : HEADER_BYTES + 4] = told.to_bytes(4, "little")
         if place:
             space[EXTENDED : EXTENDED + 4] = (1 << 16 | ACS).to_bytes(4, "little")
-            space[EXTENDED + 4 : EXTENDED + 8] = (word(place + 4) or 0).to_bytes(4, "little")
+            space[EXTENDED + 4 : EXTENDED + 8] = control.to_bytes(4, "little")
         return bytes(space)
-    finally:
-        os.close(file)

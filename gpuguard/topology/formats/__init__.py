@@ -2,9 +2,9 @@
 
 A file has `render(topology: Topology, wish: Wish) -> str`, which gives the whole text with its last newline, and raises
 NotUnderstood, Absent or (for a fabric file) ConfigInvalid, with a next step, where the graph or the wish lacks what the
-form cannot do without; `FORMAT`, its name for `gpuguard topo --format`; and a docstring that says who reads it and
-which document defines it. What it cannot know it leaves out or says in a comment of the form, and never invents. Proof
-beside it: a golden output of a recorded machine.
+form cannot do without; and a docstring that says who reads it and which document defines it. `gpuguard topo --format`
+takes the name of the file, with - for _. What a form cannot know it leaves out or says in a comment, and never invents.
+Proof beside it: a golden output of a recorded machine.
 """
 
 import msgspec

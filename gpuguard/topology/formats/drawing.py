@@ -23,7 +23,6 @@ from gpuguard.topology.captions import (
 from gpuguard.topology.formats import Wish
 from gpuguard.topology.picture import Box, Picture, Side, box_words, nvlink_words, ordered, picture, side_words
 
-FORMAT = "drawing"
 WIDTH = 80
 
 

@@ -19,8 +19,6 @@ from gpuguard.topology import spelling
 from gpuguard.topology.cpus import Numbering, numbering, numbers, spelled
 from gpuguard.topology.formats import Wish
 
-FORMAT = "gres"
-
 
 def render(topology: Topology, wish: Wish) -> str:
     """The lines of gres.conf for this node.

@@ -27,7 +27,6 @@ from gpuguard.model.topology import ANY_SWITCH, Device, Gpu, Topology
 from gpuguard.topology import fabric, spelling
 from gpuguard.topology.formats import Wish
 
-FORMAT = "labels"
 DOMAIN, TIER, BEFORE, OURS = (
     "accelerator.topograph.run/domain", "fabric.topograph.run/tier-", "network.topology.nvidia.com/", "gpuguard.io/",
 )  # fmt: skip
@@ -147,7 +146,8 @@ def digest(topology: Topology) -> str:
             for one in devices
         ],
         "cells": [[topology.cell(i, j) for j in range(i)] for i in range(len(devices))],
-        "numa": [[node.number, node.socket, node.cpus] for node in topology.numa],
+        # Nodes of memory alone come and go with the driver of coherent GPUs.
+        "numa": [[node.number, node.socket, node.cpus] for node in topology.numa if node.cpus != ""],
         "mig": [_of(one).mig for one in devices],
     }  # fmt: skip
     return hashlib.sha256(json.dumps(shape, separators=(",", ":")).encode()).hexdigest()[:DIGEST]

@@ -15,7 +15,6 @@ from gpuguard.model.topology import SELF, Device, Topology
 from gpuguard.topology.formats import Wish
 from gpuguard.topology.matrix import NOWHERE, Layout, Slot
 
-FORMAT = "matrix"
 LEGEND = """
 Legend:
 

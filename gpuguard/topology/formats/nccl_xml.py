@@ -21,7 +21,6 @@ from gpuguard.topology import spelling
 from gpuguard.topology.cpus import mask, numbers
 from gpuguard.topology.formats import Wish
 
-FORMAT = "nccl-xml"
 VERSION = 1
 LONGEST_VALUE = 254
 # PCI classes. NCCL looks at the first byte of a GPU's and a card's, and asks the device itself where it can.

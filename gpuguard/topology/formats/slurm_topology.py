@@ -17,7 +17,6 @@ from gpuguard.topology import fabric
 from gpuguard.topology.fabric import Block, Fabric
 from gpuguard.topology.formats import Wish
 
-FORMAT = "slurm-topology"
 # What YAML reads as something else than text.
 NOT_TEXT = re.compile(r"(?i)y|n|yes|no|on|off|true|false|null|[0-9.+-].*")
 

@@ -17,7 +17,6 @@ from gpuguard.topology.formats import Wish
 from gpuguard.topology.layout import MARGIN, Group, Label, Plate, Sheet, State, Wire, lay_out
 from gpuguard.topology.picture import Picture, nvlink_words, picture
 
-FORMAT = "svg"
 # More than four times what the largest node has; NVLinks between all pairs of more are no picture.
 MOST_GPUS = 64
 LEGEND: dict[tuple[Group, State], str] = {

@@ -11,7 +11,7 @@ from gpuguard.model.events import AnyEvent, Booted, Sweep
 from gpuguard.model.findings import Finding
 from gpuguard.model.health import Decision
 from gpuguard.model.ids import NODE, EventId, SubjectId
-from gpuguard.model.readings import Row, Values
+from gpuguard.model.readings import Row, SubjectKind, Values
 from tests.support.core import instant
 
 CARD = SubjectId("nic:mlx5_0")
@@ -19,15 +19,16 @@ GPU = SubjectId("gpu:0000:1b:00.0")
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """How often it was asked."""
+    """What it was shown."""
 
-    asked: int = 0
+    shown: tuple[SubjectId, ...] = ()
 
 
 class Whole:
     """Says that the card is not where the GPU is, while their columns differ."""
 
     name = "whole"
+    of: tuple[SubjectKind, ...] = ("gpu", "nic")
     reads = ("nic_numa_node",)
     memory = Memory
 
@@ -40,7 +41,7 @@ class Whole:
             subject=CARD, check="whole", code="whole_numa", at=card.at, severity="degraded", reason="apart",
             stands=card.number("nic_numa_node") != gpu.number("gpu_numa_node"),
         )  # fmt: skip
-        return Memory(asked=memory.asked + 1), (finding,)
+        return Memory(shown=tuple(sorted(rows))), (finding,)
 
 
 def sweep(mono: float, rows: dict[SubjectId, Values], source: str = "topology") -> Sweep:
@@ -64,6 +65,12 @@ def test_it_sees_rows_of_all_sources_and_its_finding_stands_and_goes() -> None:
     assert decision.transitions == ()
     health, decision = decide(health, sweep(4.0, {CARD: {"nic_numa_node": 0}}), (Whole(),), Settings())
     assert health.subjects[CARD].state == "healthy"
+
+
+def test_it_is_shown_the_rows_of_its_kinds_alone() -> None:
+    rows: dict[SubjectId, Values] = {NODE: {"ib_ports": 8}, GPU: {"gpu_numa_node": 0}, CARD: {"nic_numa_node": 1}}
+    health, _ = after(sweep(1.0, rows))
+    assert health.memory["whole", NODE] == Memory(shown=(GPU, CARD))
 
 
 def test_it_is_asked_only_when_a_column_it_reads_came() -> None:

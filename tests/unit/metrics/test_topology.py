@@ -41,6 +41,15 @@ def test_a_machine_of_which_nobody_knows_what_it_should_be_has_no_series() -> No
     assert counted(snapshot("degraded")) == []
 
 
+def test_while_what_it_should_be_cannot_be_read_there_is_no_series() -> None:
+    whole = snapshot("degraded", topology_learned="[gpu")
+    assert counted(whole) == [1.0]
+    (view,) = whole.subjects
+    mistaken = msgspec.structs.replace(view.findings[-1], code=topology.UNREADABLE)
+    view = msgspec.structs.replace(view, findings=(*view.findings, mistaken))
+    assert counted(msgspec.structs.replace(whole, subjects=(view,))) == []
+
+
 def test_each_link_says_where_it_leads() -> None:
     whole = full()
     links: Values = {"nvlink_up": (1, 0, 1), "nvlink_peers": ("nvswitch:0000:05:00.0", None)}

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuguard.errors import UsageError
-from gpuguard.topology.names import listed, places_of
+from gpuguard.topology.names import joined, listed, places_of
 from tests.support.wirings import graph, l40sx4
 
 
@@ -24,6 +24,13 @@ from tests.support.wirings import graph, l40sx4
 )
 def test_a_row_is_told_by_its_ends(names: list[str], words: str) -> None:
     assert listed(names) == words
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"), [([], ""), ([4], "4"), ([4, 4], "4 and 4"), (["GPU0", "GPU1", "GPU2"], "GPU0, GPU1 and GPU2")]
+)
+def test_parts_are_joined_as_a_sentence_has_them(parts: list[object], words: str) -> None:
+    assert joined(parts) == words
 
 
 def test_names_are_found_and_wrong_ones_refused_with_what_there_is() -> None:

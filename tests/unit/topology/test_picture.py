@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from gpuguard.model.topology import PcieLink, Topology
-from gpuguard.topology.captions import columns, cut, end_of, inventory, pcie_state, pcie_words, spans, wrap
-from gpuguard.topology.picture import Box, Picture, Side, nvlink_words, picture
+from gpuguard.topology.captions import columns, cut, end_of, inventory, pcie_state, pcie_words, wrap
+from gpuguard.topology.picture import Box, Links, Picture, Side, nvlink_words, picture, state_words
 from tests.support.drawn import (
     alone,
     bridged_pairs,
@@ -224,7 +224,12 @@ def test_text_fits_its_place() -> None:
     assert wrap("one two three", 7, columns) == ["one two", "three"]
     assert wrap("abcdefgh ij", 3, columns) == ["abc", "def", "gh", "ij"]
     assert wrap("", 3, columns) == []
-    assert spans((0, 1, 2, 5, 7, 8)) == "0-2, 5, 7-8"
+
+
+def test_links_that_are_down_are_told_by_their_numbers() -> None:
+    down = Links(up=12, total=18, down=(0, 1, 2, 5, 7, 8))
+    assert state_words(down) == "12 of 18 NVLinks up, down: 0-2, 5, 7-8"
+    assert state_words(Links(up=18, total=18)) == "18 of 18 NVLinks up"
 
 
 def test_a_graph_of_cells_that_are_all_missing_is_drawn_as_not_known() -> None:

@@ -100,3 +100,7 @@ def test_what_is_shortened_tells_the_same(tmp_path: Path, acs: int | None) -> No
 
 def test_a_header_alone_is_not_shortened(tmp_path: Path) -> None:
     assert shortened(config(tmp_path, {}, size=64)) is None
+
+
+def test_half_a_capability_is_not_shortened_to_a_control_of_zero(tmp_path: Path) -> None:
+    assert shortened(config(tmp_path, {0x100: extended(ACS)}, size=0x104)) is None

@@ -7,17 +7,13 @@ from gpuguard.errors import Absent, InvariantBroken
 from gpuguard.model.topology import Topology
 from gpuguard.topology.facts import facts
 from gpuguard.topology.formats import Wish
-from gpuguard.topology.formats.matrix import FORMAT, render, render_as
+from gpuguard.topology.formats.matrix import render, render_as
 from gpuguard.topology.matrix import read
 from tests.support.shared_data import shared
 from tests.support.wirings import graph, h100x8, l40sx4
 
 LEGEND_LINES = 10
 EMPTY = Topology(devices=(), levels=(), bonds=())
-
-
-def test_its_name() -> None:
-    assert FORMAT == "matrix"
 
 
 def test_eight_gpus_and_eight_cards() -> None:
