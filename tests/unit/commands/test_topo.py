@@ -66,8 +66,8 @@ def test_what_differs_comes_a_line_each(capsys: Output) -> None:
     assert code == 1
     assert out.splitlines() == [
         "GPU4 at 0000:9d:00.0 is on the bus, but the driver does not answer for it",
-        "GPU5 has 17 of 18 NVLinks up; down: 6",
-        "GPU7 has 17 of 18 NVLinks up; down: 6",
+        "GPU5 has 17 of 18 NVLinks up; down: link 6",
+        "GPU7 has 17 of 18 NVLinks up; down: link 6",
         "Compared with: HGX or DGX H100, eight GPUs.",
     ]
 
