@@ -2,9 +2,10 @@
 
 Asks the agent that runs, else looks by itself; or reads anybody's `nvidia-smi topo -m` with --from-matrix FILE (- is
 standard input). --best K names the K GPUs that work best together, --between tells what a choice of GPUs costs against
-that. --diff compares with the machine's profile and with what --learn once wrote; a machine of which neither is known
-is no fault. --format writes the wiring for others: matrix (as nvidia-smi prints it), drawing, svg, gres and
-slurm-topology (Slurm), nccl-xml (NCCL_TOPO_FILE), labels (Kubernetes).
+that; GPUs are given as 0,3 or 0-3, as GPU0, by PCI address or by UUID. --diff compares with the machine's profile and
+with what --learn once wrote; a machine of which neither is known is no fault. --format writes the wiring for others:
+matrix (as nvidia-smi prints it), drawing, svg, gres and slurm-topology (Slurm), nccl-xml (NCCL_TOPO_FILE), labels
+(Kubernetes).
 Exit codes  0 as it should be, 1 something differs, 2 nothing is known or cannot be done, 64 usage error
 """
 
@@ -205,11 +206,16 @@ def _differences(wiring: "Wiring") -> Iterator[str]:
     """What differs, a line each, the most important first."""
     from gpuguard.runtime.words import paragraph
 
+    learn = "" if wiring.layout is not None else "`gpuguard topo --learn` writes down what it is now, and "
     if wiring.expected is None:
-        learn = "" if wiring.layout is not None else "`gpuguard topo --learn` writes down what it is now, and "
         yield from paragraph(
             f"What this machine should be is not known, which is no fault: {learn}--profile NAME compares with a kind "
             "of machine."
+        )
+    elif wiring.expected.is_empty:
+        yield from paragraph(
+            f"Nothing is expected of {wiring.expected.title} by their kind, as each is built otherwise: {learn}"
+            "--profile NAME compares with another kind."
         )
     elif not wiring.differences:
         yield from paragraph(f"Nothing differs from what is expected: {wiring.expected.title}.")
@@ -266,12 +272,19 @@ def _between(topology: "Topology", names: Sequence[str]) -> Iterator[str]:
     from itertools import combinations
 
     from gpuguard.runtime.words import paragraph
-    from gpuguard.topology.distance import cost
+    from gpuguard.topology.distance import cost, distance
     from gpuguard.topology.offered import offered
     from gpuguard.topology.subsets import Subsets
 
-    for one, other in combinations(dict.fromkeys(names), 2):
-        yield from paragraph(cost(topology, topology.place(one), topology.place(other)).words, hanging=2)
+    pairs = [
+        cost(topology, topology.place(one), topology.place(other))
+        for one, other in combinations(dict.fromkeys(names), 2)
+    ]
+    for pair in pairs:
+        yield from paragraph(pair.words if len(pairs) == 1 else pair.alone, hanging=2)
+    if len(pairs) > 1:
+        best_pair = distance(topology, *map(topology.place, pairs[0].best))
+        yield from paragraph(f"the best pair: {best_pair.words}", hanging=2)
     size, choice = len(set(names)), offered(topology)
     if size <= len(choice):
         best = Subsets(topology).best(size, choice)

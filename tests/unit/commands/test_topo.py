@@ -55,11 +55,18 @@ def facts(capsys: Output, *argv: str) -> dict[str, Any]:  # Any: what JSON holds
 # --- a recorded machine -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["a100x8", "h100x8", "b200x8", "l40sx4", "h100x8-mig"])
+@pytest.mark.parametrize("name", ["a100x8", "h100x8", "b200x8", "h100x8-mig"])
 def test_a_healthy_machine_is_as_it_should_be(capsys: Output, name: str) -> None:
     code, out, err = asked(capsys, "--root", str(machine(name)), "--diff")
     assert (code, err) == (0, "")
     assert out.startswith("Nothing differs from what is expected: ")
+
+
+def test_a_kind_of_which_nothing_is_expected_is_not_called_well(capsys: Output) -> None:
+    code, out, _ = asked(capsys, "--root", str(machine("l40sx4")), "--diff")
+    assert code == 0
+    assert out.startswith("Nothing is expected of L40S servers by their kind")
+    assert "--learn" in out
 
 
 def test_what_differs_comes_a_line_each(capsys: Output) -> None:
@@ -156,6 +163,18 @@ def test_a_bad_choice_is_told_with_what_it_costs(capsys: Output) -> None:
     assert "GPU0 and GPU3 reach each other only over the link between processors (SYS)" in text
     assert "70 % of what the best pair has" in text
     assert "the best 2 of this machine: GPU0, GPU1" in text
+
+
+def test_of_many_gpus_the_best_pair_is_told_once(capsys: Output) -> None:
+    lines = asked(capsys, "--root", str(machine("l40sx4")), "--between", "0-2")[1].splitlines()
+    assert [line.partition(" ")[0] for line in lines if not line.startswith(" ")] == [
+        "GPU0",
+        "GPU0",
+        "GPU1",
+        "the",
+        "the",
+    ]
+    assert sum("GPU0 and GPU1 are on one NUMA node" in line for line in lines) == 2
 
 
 def test_a_gpu_that_serves_no_job_is_not_chosen_and_the_answer_says_so(capsys: Output) -> None:
@@ -298,6 +317,7 @@ def test_every_published_matrix_is_printed_as_it_was(capsys: Output, tmp_path: P
 @pytest.mark.parametrize(("content", "words"), [
     (b"", "give the output of `nvidia-smi topo -m`"), (b"\x7fELF\x00\x01", "no matrix"),
     (b"no such thing\n" * 50, "no matrix"),
+    (PAIR.replace("\t", ",").encode() + b"\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_1\n", "no GPU in this matrix"),
 ])  # fmt: skip
 def test_a_file_without_a_matrix_is_refused(capsys: Output, tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "file"
