@@ -221,7 +221,7 @@ def _differences(wiring: "Wiring") -> Iterator[str]:
         yield from paragraph(f"Nothing differs from what is expected: {wiring.expected.title}.")
     else:
         for difference in wiring.differences:
-            yield from paragraph(difference.words, hanging=2)
+            yield difference.words  # in one line however long it is, for whoever searches
         yield from paragraph(f"Compared with: {wiring.expected.title}.")
 
 

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,20 @@ def test_a_healthy_machine_is_as_it_should_be(capsys: Output, name: str) -> None
     code, out, err = asked(capsys, "--root", str(machine(name)), "--diff")
     assert (code, err) == (0, "")
     assert out.startswith("Nothing differs from what is expected: ")
+
+
+def test_a_long_difference_is_one_line(capsys: Output, tmp_path: Path) -> None:
+    root = copied("h100x8", tmp_path)
+    assert asked(capsys, "--root", str(root), "--learn")[0] == 0
+    text = (root / "topology.toml").read_text()
+    one, other = (gpu["uuid"] for gpu in list(tomllib.loads(text)["gpu"].values())[:2])
+    swapped = text.replace(one, "?").replace(other, one).replace("?", other)
+    (root / "topology.toml").write_text(re.sub(r"^serial = .*\n", "", swapped, flags=re.MULTILINE))
+    code, out, _ = asked(capsys, "--root", str(root), "--diff")
+    assert code == 1
+    [line] = [line for line in out.splitlines() if "changed places" in line]
+    assert other in line
+    assert len(line) > 80
 
 
 def test_a_kind_of_which_nothing_is_expected_is_not_called_well(capsys: Output) -> None:
