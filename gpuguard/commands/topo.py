@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
 
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--format", choices=_formats(), metavar="F", help=f"write it as {', '.join(_formats())}")
-    asked.add_argument("--diff", action="store_true", help="only what differs, a line each")
+    asked.add_argument("--diff", action="store_true", help="only what differs, a line each, and what is not known")
     asked.add_argument("--best", metavar="K", type=_size, help="the K GPUs that work best together")
     asked.add_argument("--between", metavar="A,B", type=_names, help="what these GPUs have between them")
     asked.add_argument("--learn", action="store_true", help="write down this wiring as what is expected from now on")
@@ -154,7 +154,7 @@ def _answer(args: Namespace, wiring: "Wiring") -> str:
     if args.format:
         return _formatted(args, wiring)
     if args.diff:
-        return _lines(_differences(wiring))
+        return _lines([*_differences(wiring), *_notes(wiring.topology)])
     if args.best:
         return _lines([*_best(wiring.topology, args.best, args.free), *_notes(wiring.topology)])
     if args.between:

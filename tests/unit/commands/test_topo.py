@@ -64,6 +64,14 @@ def test_a_healthy_machine_is_as_it_should_be(capsys: Output, name: str) -> None
     assert out.startswith("Nothing differs from what is expected: ")
 
 
+def test_what_could_not_be_compared_is_said_where_nothing_differs(capsys: Output, tmp_path: Path) -> None:
+    root = copied("h100x8", tmp_path)
+    (root / "nvml.json").unlink()
+    code, out, _ = asked(capsys, "--root", str(root), "--diff")
+    assert code == 0
+    assert "note: the driver's library does not tell of any GPU" in out
+
+
 def test_a_long_difference_is_one_line(capsys: Output, tmp_path: Path) -> None:
     root = copied("h100x8", tmp_path)
     assert asked(capsys, "--root", str(root), "--learn")[0] == 0
@@ -93,6 +101,7 @@ def test_what_differs_comes_a_line_each(capsys: Output) -> None:
         "GPU5 has 17 of 18 NVLinks up; down: link 6",
         "GPU7 has 17 of 18 NVLinks up; down: link 6",
         "Compared with: HGX or DGX H100, eight GPUs.",
+        "note: the driver's library does not tell of GPU4: NVLinks are not known there",
     ]
 
 
