@@ -129,7 +129,7 @@ def _report(folder: Path, kept: "Kept", *, as_json: bool) -> None:
     lines = [f"{folder}: {kept.gpus} GPUs, {kept.passes} passes, {kept.files} files."]
     for name, why in kept.missing.items():
         lines += paragraph(f"missing: {name}: {why}", indent=2, hanging=2)
-    lines += paragraph(f"Look at it with `gpuguard check --root {folder}` and `gpuguard gpus --root {folder}`.")
+    lines += paragraph(f"Look at it with `gpuguard check --root {folder}`, and with `gpus` and `topo` in its place.")
     lines += paragraph("Read it before you give it away: names are replaced where gpuguard knows that they stand.")
     sys.stdout.write(page(lines))
 

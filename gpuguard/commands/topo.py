@@ -2,15 +2,16 @@
 
 Asks the agent that runs, else looks by itself; or reads anybody's `nvidia-smi topo -m` with --from-matrix FILE (- is
 standard input). --best K names the K GPUs that work best together, --between tells what a choice of GPUs costs against
-that. --diff compares with the machine's profile and with what --learn once wrote; a machine of which neither is known
-is no fault. --format writes the wiring for others: matrix (as nvidia-smi prints it), drawing, svg, gres and
-slurm-topology (Slurm), nccl-xml (NCCL_TOPO_FILE), labels (Kubernetes).
+that; GPUs are given as 0,3 or 0-3, as GPU0, by PCI address or by UUID. --diff compares with the machine's profile and
+with what --learn once wrote; a machine of which neither is known is no fault. --format writes the wiring for others:
+matrix (as nvidia-smi prints it), drawing, svg, gres and slurm-topology (Slurm), nccl-xml (NCCL_TOPO_FILE), labels
+(Kubernetes).
 Exit codes  0 as it should be, 1 something differs, 2 nothing is known or cannot be done, 64 usage error
 """
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
 
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--format", choices=_formats(), metavar="F", help=f"write it as {', '.join(_formats())}")
-    asked.add_argument("--diff", action="store_true", help="only what differs, a line each")
+    asked.add_argument("--diff", action="store_true", help="only what differs, a line each, and what is not known")
     asked.add_argument("--best", metavar="K", type=_size, help="the K GPUs that work best together")
     asked.add_argument("--between", metavar="A,B", type=_names, help="what these GPUs have between them")
     asked.add_argument("--learn", action="store_true", help="write down this wiring as what is expected from now on")
@@ -63,11 +64,21 @@ def _size(text: str) -> int:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Names of GPUs, also as bare numbers."""
+    """Names of GPUs, also as bare numbers and ranges of them."""
     names = [part.strip() for part in text.split(",")]
     if not all(names):
-        raise ArgumentTypeError(f"{text!r} is no list of GPUs; give them as GPU0,GPU1 or 0,1")
-    return tuple(f"GPU{name}" if name.isdecimal() else name for name in names)
+        raise ArgumentTypeError(f"{text!r} is no list of GPUs; give them as GPU0,GPU1 or 0,1 or 0-3")
+    return tuple(f"GPU{name}" if name.isdecimal() else name for part in names for name in _span(part))
+
+
+def _span(text: str) -> list[str]:
+    """The numbers of a range as Slurm prints it, 0-3; anything else is itself."""
+    first, dash, last = text.partition("-")
+    if not (dash and first.isdecimal() and last.isdecimal() and len(text) <= 2 * len("000") + 1):
+        return [text]
+    if int(first) > int(last):
+        raise ArgumentTypeError(f"{text!r} ends before it begins; give the lower number first")
+    return [str(number) for number in range(int(first), int(last) + 1)]
 
 
 def run(args: Namespace) -> int:
@@ -81,9 +92,19 @@ def run(args: Namespace) -> int:
         raise UsageError("--free goes with --best K: it says among which GPUs to choose")
     if args.learn and args.from_matrix:
         raise UsageError("--learn writes down this machine; what a matrix tells is too little to expect anything by")
+    if args.force and not args.learn:
+        raise UsageError("--force goes with --learn: it writes down also what is amiss")
+    if args.json and args.format:
+        raise UsageError("--format writes a form of its own: ask for it without --json")
+    if args.learn and args.root != "/" and args.state_dir:
+        raise UsageError(
+            f"a recorded machine carries what was learned of it in its own folder, {args.root}, and --state-dir has no "
+            "part in it; --output FILE writes it elsewhere"
+        )
     wiring = _wiring(args)
-    for name in (*(args.free or ()), *(args.between or ())):
-        _check_name(wiring.topology, name)
+    for names in ("free", "between"):
+        if getattr(args, names) is not None:
+            setattr(args, names, tuple(_found(wiring.topology, name) for name in getattr(args, names)))
     if args.between and len(set(args.between)) == 1:
         raise UsageError("--between: name two GPUs or more")
     if args.learn:
@@ -110,12 +131,21 @@ def _wiring(args: Namespace) -> "Wiring":
     return of_machine(parts, state_dir=memory, root=root, clock=SystemClock(root), profile=args.profile)
 
 
-def _check_name(topology: "Topology", name: str) -> None:
+def _found(topology: "Topology", name: str) -> str:
+    """The GPU's name in the matrix, from that, its PCI address or its UUID.
+
+    Raises  UsageError where it is none of these
+    """
     from gpuguard.errors import UsageError
 
-    known = [gpu.name for gpu in topology.gpus]
-    if name not in known:
-        raise UsageError(f"no GPU {name[:40]!r} here; there are {', '.join(known) or 'none'}")
+    asked = name.lower()
+    for gpu in topology.gpus:
+        uuid = gpu.gpu.uuid if gpu.gpu else None
+        pci = gpu.pci and gpu.pci.lower()
+        if asked in (gpu.name.lower(), pci, pci and pci.removeprefix("0000:"), uuid and uuid.lower()):
+            return gpu.name
+    known = ", ".join(gpu.name for gpu in topology.gpus)
+    raise UsageError(f"no GPU {name[:40]!r} here; there are {known or 'none'}")
 
 
 def _answer(args: Namespace, wiring: "Wiring") -> str:
@@ -124,11 +154,11 @@ def _answer(args: Namespace, wiring: "Wiring") -> str:
     if args.format:
         return _formatted(args, wiring)
     if args.diff:
-        return _lines(_differences(wiring))
+        return _lines([*_differences(wiring), *_notes(wiring.topology)])
     if args.best:
-        return _lines(_best(wiring.topology, args.best, args.free))
+        return _lines([*_best(wiring.topology, args.best, args.free), *_notes(wiring.topology)])
     if args.between:
-        return _lines(_between(wiring.topology, args.between))
+        return _lines([*_between(wiring.topology, args.between), *_notes(wiring.topology)])
     return _whole(wiring)
 
 
@@ -145,67 +175,96 @@ def _whole(wiring: "Wiring") -> str:
     """The matrix where it fits the terminal, else the drawing; islands; notes; what differs."""
     import shutil
 
+    from gpuguard.errors import Absent
     from gpuguard.runtime.words import paragraph
     from gpuguard.topology.formats import Wish, drawing, matrix
     from gpuguard.topology.islands import islands
 
     topology = wiring.topology
-    cells = matrix.render(topology, Wish()).partition("\n\nLegend:")[0].rstrip("\n")
-    wide = max(len(line.expandtabs()) for line in cells.splitlines())
-    fits = wide <= shutil.get_terminal_size((1 << 16, 24)).columns
+    try:
+        cells = matrix.render(topology, Wish()).partition("\n\nLegend:")[0].rstrip("\n")
+    except Absent:  # network cards alone, none with RDMA: nvidia-smi has no row for them, the drawing has
+        cells = ""
+    wide = max((len(line.expandtabs()) for line in cells.splitlines()), default=0)
+    fits = cells and wide <= shutil.get_terminal_size((1 << 16, 24)).columns
     parts = [] if fits else [drawing.render(topology, Wish()).rstrip("\n"), ""]
     told = [line for island in islands(topology) for line in paragraph(island.words, hanging=2)]
-    notes = [line for note in topology.notes for line in paragraph(f"not known: {note}", hanging=2)]
     if fits:
-        parts += [cells, "", *told, *notes, ""]
+        parts += [cells, "", *told, *_notes(topology), ""]
     return "\n".join(parts) + "\n" + _lines(_differences(wiring))
+
+
+def _notes(topology: "Topology") -> Iterator[str]:
+    """What is not known, and why."""
+    from gpuguard.runtime.words import paragraph
+
+    for note in topology.notes:
+        yield from paragraph(f"note: {note}", hanging=2)
 
 
 def _differences(wiring: "Wiring") -> Iterator[str]:
     """What differs, a line each, the most important first."""
     from gpuguard.runtime.words import paragraph
 
+    learn = "" if wiring.layout is not None else "`gpuguard topo --learn` writes down what it is now, and "
     if wiring.expected is None:
         yield from paragraph(
-            "What this machine should be is not known, which is no fault: `gpuguard topo --learn` writes down what it "
-            "is now, and --profile NAME compares with a kind of machine."
+            f"What this machine should be is not known, which is no fault: {learn}--profile NAME compares with a kind "
+            "of machine."
+        )
+    elif wiring.expected.is_empty:
+        yield from paragraph(
+            f"Nothing is expected of {wiring.expected.title} by their kind, as each is built otherwise: {learn}"
+            "--profile NAME compares with another kind."
         )
     elif not wiring.differences:
-        yield from paragraph(f"As it should be: {wiring.expected.title}.")
+        yield from paragraph(f"Nothing differs from what is expected: {wiring.expected.title}.")
     else:
         for difference in wiring.differences:
-            yield from paragraph(difference.words, hanging=2)
+            yield difference.words  # in one line however long it is, for whoever searches
         yield from paragraph(f"Compared with: {wiring.expected.title}.")
 
 
 def _best(topology: "Topology", size: int, free: Sequence[str] | None) -> Iterator[str]:
     """The best subset, why it is, and where its cards and processors are."""
     from gpuguard.runtime.words import paragraph
-    from gpuguard.topology.near import cpus_of
+    from gpuguard.topology.near import cpus_of, spread
+    from gpuguard.topology.offered import offered, withheld
     from gpuguard.topology.rings import ring
     from gpuguard.topology.subsets import Subsets
 
-    subsets = Subsets(topology)
-    chosen = subsets.best(size, free)
+    subsets, choice = Subsets(topology), offered(topology, free)
+    less = withheld(topology, free)
+    _check_size(size, choice, less)
+    chosen = subsets.best(size, choice)
     yield ",".join(chosen)
-    yield from paragraph(subsets.why(size, free), indent=2, hanging=2)
+    yield from paragraph(subsets.why(size, choice), indent=2, hanging=2)
+    for name, reason in less.items():
+        yield from paragraph(f"left out: {name}, as {reason}", indent=2, hanging=2)
     if size > 1:
         yield from paragraph(f"ring: {', '.join(ring(topology, chosen))}", indent=2, hanging=2)
+    cards = spread(topology, chosen)
     for name in chosen:
         processors = cpus_of(topology, name)
-        told = [*_nearest_card(topology, name), *([f"CPUs {processors}"] if processors else [])]
+        told = [*_card(topology, name, cards[name]), *([f"CPUs {processors}"] if processors else [])]
         yield from paragraph(f"{name}: {', '.join(told) or 'no card and no CPUs are known'}", indent=2, hanging=2)
 
 
-def _nearest_card(topology: "Topology", gpu: str) -> Iterator[str]:
-    """The network card that is best for the GPU, and how far it is."""
-    from gpuguard.topology.near import nics_of
+def _check_size(size: int, choice: Sequence[str], less: Mapping[str, str]) -> None:
+    from gpuguard.errors import UsageError
 
-    for name in nics_of(topology, gpu)[:1]:
-        place = topology.place(name)
+    if size > len(choice):
+        told = "".join(f"; {name} is left out, as {reason}" for name, reason in less.items())
+        raise UsageError(f"{size} GPUs were asked for, and {len(choice)} can be given: ask for fewer{told}")
+
+
+def _card(topology: "Topology", gpu: str, card: str | None) -> Iterator[str]:
+    """The network card for the GPU, and how far it is."""
+    if card is not None:
+        place = topology.place(card)
         alias = topology.devices[place].alias
         far = topology.cell(topology.place(gpu), place)
-        yield f"card {name}{f' ({alias})' if alias else ''}{f' {far}' if far else ''}"
+        yield f"card {card}{f' ({alias})' if alias else ''}{f' {far}' if far else ''}"
 
 
 def _between(topology: "Topology", names: Sequence[str]) -> Iterator[str]:
@@ -213,13 +272,23 @@ def _between(topology: "Topology", names: Sequence[str]) -> Iterator[str]:
     from itertools import combinations
 
     from gpuguard.runtime.words import paragraph
-    from gpuguard.topology.distance import cost
+    from gpuguard.topology.distance import cost, distance
+    from gpuguard.topology.offered import offered
     from gpuguard.topology.subsets import Subsets
 
-    for one, other in combinations(dict.fromkeys(names), 2):
-        yield from paragraph(cost(topology, topology.place(one), topology.place(other)).words, hanging=2)
-    best = Subsets(topology).best(len(set(names)))
-    yield from paragraph(f"the best {len(best)} of this machine: {', '.join(best)}", hanging=2)
+    pairs = [
+        cost(topology, topology.place(one), topology.place(other))
+        for one, other in combinations(dict.fromkeys(names), 2)
+    ]
+    for pair in pairs:
+        yield from paragraph(pair.words if len(pairs) == 1 else pair.alone, hanging=2)
+    if len(pairs) > 1:
+        best_pair = distance(topology, *map(topology.place, pairs[0].best))
+        yield from paragraph(f"the best pair: {best_pair.words}", hanging=2)
+    size, choice = len(set(names)), offered(topology)
+    if size <= len(choice):
+        best = Subsets(topology).best(size, choice)
+        yield from paragraph(f"the best {size} of this machine: {', '.join(best)}", hanging=2)
 
 
 # --- for programs ----------------------------------------------------------------------------------------------------
@@ -228,13 +297,16 @@ def _between(topology: "Topology", names: Sequence[str]) -> Iterator[str]:
 def _json(args: Namespace, wiring: "Wiring") -> str:
     import json
 
+    import msgspec
+
     from gpuguard.topology.facts import facts
     from gpuguard.topology.islands import islands
+    from gpuguard.topology.offered import offered
     from gpuguard.topology.placement import placement
     from gpuguard.topology.subsets import Subsets
 
     topology = wiring.topology
-    subsets = Subsets(topology).table(args.free)
+    subsets = Subsets(topology).table(offered(topology, args.free))
     answer: Facts = {
         **facts(topology, wiring.layout),
         "islands": [
@@ -250,9 +322,59 @@ def _json(args: Namespace, wiring: "Wiring") -> str:
             for difference in wiring.differences
         ],
         "profile": None if wiring.expected is None else wiring.expected.title, "notes": list(topology.notes),
-        "placement": placement(topology),
+        "placement": placement(topology), "distances": _distances(topology), "graph": msgspec.to_builtins(topology),
     }  # fmt: skip
+    if args.best:
+        answer["chosen"] = _chosen(topology, args.best, args.free)
+    if args.between:
+        answer["between"] = _pairs(topology, args.between)
     return json.dumps(answer) + "\n"
+
+
+def _distances(topology: "Topology") -> list[Facts]:
+    """How far each two devices are: as nvidia-smi says it, in hops, and as a bandwidth in bytes per second, one way."""
+    from itertools import combinations
+
+    from gpuguard.topology.distance import distance
+
+    found = []
+    for one, other in combinations(range(len(topology.devices)), 2):
+        far = distance(topology, one, other)
+        found.append({
+            "pair": [topology.devices[one].name, topology.devices[other].name], "cell": far.cell, "level": far.level,
+            "way": far.kind, "hops": far.hops, "bytes_per_second": far.bytes_per_second,
+        })  # fmt: skip
+    return found
+
+
+def _chosen(topology: "Topology", size: int, free: Sequence[str] | None) -> Facts:
+    """What --best answers."""
+    from gpuguard.topology.near import cpus_of, spread
+    from gpuguard.topology.offered import offered, withheld
+    from gpuguard.topology.rings import ring
+    from gpuguard.topology.subsets import Subsets
+
+    subsets, choice, less = Subsets(topology), offered(topology, free), withheld(topology, free)
+    _check_size(size, choice, less)
+    chosen = subsets.best(size, choice)
+    return {
+        "gpus": list(chosen), "words": subsets.why(size, choice), "left_out": less,
+        "ring": list(ring(topology, chosen)), "nics": spread(topology, chosen),
+        "cpus": {name: cpus_of(topology, name) for name in chosen},
+    }  # fmt: skip
+
+
+def _pairs(topology: "Topology", names: Sequence[str]) -> list[Facts]:
+    """What --between answers; `ratio` is of the bandwidth that the best pair has."""
+    from itertools import combinations
+
+    from gpuguard.topology.distance import cost
+
+    found = []
+    for one, other in combinations(dict.fromkeys(names), 2):
+        told = cost(topology, topology.place(one), topology.place(other))
+        found.append({"pair": list(told.pair), "best": list(told.best), "ratio": told.ratio, "words": told.words})
+    return found
 
 
 def _formatted(args: Namespace, wiring: "Wiring") -> str:

@@ -62,7 +62,9 @@ class NvlinkDown:
             return memory, ()
         missing = memory.missing.told(up + unknown < expected, row.at)
         names = ", ".join(str(link) for link in down)
-        reason = f"{up:g} of {expected:g} NVLinks are up" + (f"; down: {names}" if names else "")
+        reason = f"{up:g} of {expected:g} NVLinks are up" + (
+            f"; down: link{'s' if len(down) > 1 else ''} {names}" if names else ""
+        )
         stands = missing.lasted(self.settings.hold, row.at)
         return Memory(missing=missing), (self._finding(subject, row, stands, reason),)
 

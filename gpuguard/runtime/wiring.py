@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuguard.errors import Absent, UsageError
+from gpuguard.errors import Absent, NotUnderstood, UsageError
 from gpuguard.model.health import Snapshot
 from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.model.readings import Values, merged
@@ -66,9 +66,14 @@ def of_machine(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock
 def of_matrix(text: str, profile: str | None = None, host: str | None = None) -> Wiring:
     """The wiring that the text of `nvidia-smi topo -m` tells of; `host` is what the machine is called.
 
-    Raises  NotUnderstood where it has no matrix; UsageError for a profile that is none
+    Raises  NotUnderstood where it has no matrix, or one without a GPU; UsageError for a profile that is none
     """
     found = read(text)
+    if not found.topology.gpus:
+        raise NotUnderstood(
+            "there is no GPU in this matrix: give the output of `nvidia-smi topo -m` as it was printed, with tabs or "
+            "blanks between its cells"
+        )
     topology = msgspec.structs.replace(found.topology, host=host)
     expected = None if profile is None else chosen(profile, known_profiles())
     return Wiring(topology=topology, expected=expected, differences=_compared(topology, expected), layout=found.layout)

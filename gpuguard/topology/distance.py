@@ -76,12 +76,14 @@ class Distance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pair of GPUs is worth beside the best pair of the node; `ratio` of their bandwidths, None if unknown."""
+    """What a pair of GPUs is worth beside the best pair of the node; `ratio` of their bandwidths, None if unknown.
+    `words` tell of both pairs, `alone` of this one."""
 
     pair: tuple[str, str]
     best: tuple[str, str]
     ratio: float | None
     words: str
+    alone: str
 
 
 def distance(topology: Topology, i: int, j: int) -> Distance:
@@ -306,11 +308,18 @@ def cost(topology: Topology, i: int, j: int) -> Cost:
     mine, most = _merit(topology, (i, j)), _merit(topology, best)
     # With as many NVLinks as the best pair has, PCIe between them matters little.
     if mine <= most or (mine[0] == most[0] < 0):
-        words = f"{here.words}; no pair of this node is better joined"
+        sure = "" if _is_known(topology, i, j) else "known to be "
+        alone, more = here.words, f"; no pair of this node is {sure}better joined"
     else:
         share = "" if ratio is None else f", {_percent(ratio)} of what the best pair has"
-        words = f"{here.words}{share}; {there.words}"
-    return Cost(pair=names, best=_names(topology, best), ratio=ratio, words=words)
+        alone, more = f"{here.words}{share}", f"; {there.words}"
+    return Cost(pair=names, best=_names(topology, best), ratio=ratio, words=alone + more, alone=alone)
+
+
+def _is_known(topology: Topology, i: int, j: int) -> bool:
+    """Whether it is known what joins two GPUs: their NVLinks, and without any how far they are over PCIe."""
+    bond = _bond(topology, i, j)
+    return bond is not None and (bond > 0 or rank_of(topology, i, j) != NOT_KNOWN)
 
 
 def _percent(ratio: float) -> str:

@@ -271,7 +271,7 @@ class _Desk:
             return
         self.linkless.add(place)
         down = [str(link.number) for link in (device.gpu.links if device.gpu else ()) if link.up is False]
-        which = f"; down: {', '.join(down)}" if down else ""
+        which = f"; down: link{'s' if len(down) > 1 else ''} {', '.join(down)}" if down else ""
         words = f"{_name(device)} has {sure} of {want} NVLinks up{which}"
         self.say("nvlinks", device, want, sure, words)
 

@@ -466,13 +466,13 @@ def side_words(side: Side) -> str:
 
 
 def state_words(links: Links) -> str:
-    """How many links are up, and which are not: 17 of 18 NVLinks up, down: 6."""
+    """How many links are up, and which are not: 17 of 18 NVLinks up, down: link 6."""
     if links.total is None:
         return f"NV{links.up}" + ("" if links.others is None else f", where the others have NV{links.others}")
     if not links.total:
         return "whether it has NVLinks is not known"
     numbers = spelled(links.down).replace(",", ", ")
-    down = f", down: {numbers}" if numbers else ""
+    down = f", down: link{'s' if len(links.down) > 1 else ''} {numbers}" if numbers else ""
     unknown = f", not known: {links.unknown}" if links.unknown else ""
     return f"{links.up} of {links.total} NVLinks up{down}{unknown}"
 

@@ -7,6 +7,7 @@ from gpuguard.errors import NotUnderstood
 from gpuguard.model.topology import Topology
 from gpuguard.topology.distance import FARTHEST, ranks, weights
 from gpuguard.topology.near import cpus_of, spread
+from gpuguard.topology.offered import offered
 from gpuguard.topology.subsets import Masks, Subsets
 
 VERSION = 1
@@ -15,13 +16,14 @@ VERSION = 1
 def placement(topology: Topology) -> dict[str, object]:
     """The node by its GPUs.
 
-    Shape   gpus, uuids, pci, numa, cpus, nics, cliques: one entry for each GPU, null where it is not known. best: names
-            of the best k of all GPUs, by k. wires: what NVLink joins each two GPUs with (links, or megabytes per second
-            where links are not all equally fast); far: how far each two are over PCIe, 0 PIX to 3 NODE, 4 one
-            socket, 5 not known, 6 beyond. exact: false where there are too many GPUs to try every subset
+    Shape   gpus, uuids, pci, numa, cpus, nics, cliques: one entry for each GPU, null where it is not known. offered:
+            names of those that a job can be given whole. best: names of the best k of these, by k. wires: what NVLink
+            joins each two GPUs with (links, or megabytes per second where links are not all equally fast); far: how
+            far each two are over PCIe, 0 PIX to 3 NODE, 4 one socket, 5 not known, 6 beyond. exact: false where there
+            are too many GPUs to try every subset
     """
     gpus = topology.gpus
-    subsets = Subsets(topology)
+    subsets, choice = Subsets(topology), offered(topology)
     cards = spread(topology)
     aliases = {nic.name: nic.alias or nic.name for nic in topology.nics}
     return {
@@ -38,7 +40,8 @@ def placement(topology: Topology) -> dict[str, object]:
         "wires": [list(row) for row in weights(topology)],
         "far": [list(row) for row in ranks(topology)],
         "exact": subsets.exact,
-        "best": {str(k): list(names) for k, names in subsets.table().items()},
+        "offered": list(choice),
+        "best": {str(k): list(names) for k, names in subsets.table(choice).items()},
     }
 
 

@@ -92,6 +92,12 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cards: dict[str, Slot] = {}
     matrix: Matrix = Matrix()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it names a kind of machine and says nothing of it, as of cards that every server has otherwise."""
+        named = Expected(title=self.title, source=self.source, unlike_machines=self.unlike_machines)
+        return msgspec.structs.replace(self, profile=None) == named
+
 
 # What only a learned file says; a table of rules/topology/ that has it is mistaken.
 _OF_LEARNED = ("numa_nodes", "profile", "slots", "cards", "matrix")

@@ -61,6 +61,9 @@ def _fits(told: Fabric, node: str | None, domains: list[str]) -> None:
 
 def _conf(told: Fabric) -> Iterator[str]:
     yield f"# topology.conf for TopologyPlugin=topology/{told.plugin}, by gpuguard from a fabric file."
+    if told.switches and told.blocks:
+        other = "blocks" if told.plugin == "tree" else "switches"
+        yield f'# The {other} are left out, as this form holds one of the two; form = "yaml" has both.'
     if told.plugin == "tree":
         yield from _apart(told)
         for switch in told.switches:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import shutil
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +57,40 @@ def facts(capsys: Output, *argv: str) -> dict[str, Any]:  # Any: what JSON holds
 # --- a recorded machine -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["a100x8", "h100x8", "b200x8", "l40sx4", "h100x8-mig"])
+@pytest.mark.parametrize("name", ["a100x8", "h100x8", "b200x8", "h100x8-mig"])
 def test_a_healthy_machine_is_as_it_should_be(capsys: Output, name: str) -> None:
     code, out, err = asked(capsys, "--root", str(machine(name)), "--diff")
     assert (code, err) == (0, "")
-    assert out.startswith("As it should be: ")
+    assert out.startswith("Nothing differs from what is expected: ")
+
+
+def test_what_could_not_be_compared_is_said_where_nothing_differs(capsys: Output, tmp_path: Path) -> None:
+    root = copied("h100x8", tmp_path)
+    (root / "nvml.json").unlink()
+    code, out, _ = asked(capsys, "--root", str(root), "--diff")
+    assert code == 0
+    assert "note: the driver's library does not tell of any GPU" in out
+
+
+def test_a_long_difference_is_one_line(capsys: Output, tmp_path: Path) -> None:
+    root = copied("h100x8", tmp_path)
+    assert asked(capsys, "--root", str(root), "--learn")[0] == 0
+    text = (root / "topology.toml").read_text()
+    one, other = (gpu["uuid"] for gpu in list(tomllib.loads(text)["gpu"].values())[:2])
+    swapped = text.replace(one, "?").replace(other, one).replace("?", other)
+    (root / "topology.toml").write_text(re.sub(r"^serial = .*\n", "", swapped, flags=re.MULTILINE))
+    code, out, _ = asked(capsys, "--root", str(root), "--diff")
+    assert code == 1
+    [line] = [line for line in out.splitlines() if "changed places" in line]
+    assert other in line
+    assert len(line) > 80
+
+
+def test_a_kind_of_which_nothing_is_expected_is_not_called_well(capsys: Output) -> None:
+    code, out, _ = asked(capsys, "--root", str(machine("l40sx4")), "--diff")
+    assert code == 0
+    assert out.startswith("Nothing is expected of L40S servers by their kind")
+    assert "--learn" in out
 
 
 def test_what_differs_comes_a_line_each(capsys: Output) -> None:
@@ -66,9 +98,10 @@ def test_what_differs_comes_a_line_each(capsys: Output) -> None:
     assert code == 1
     assert out.splitlines() == [
         "GPU4 at 0000:9d:00.0 is on the bus, but the driver does not answer for it",
-        "GPU5 has 17 of 18 NVLinks up; down: 6",
-        "GPU7 has 17 of 18 NVLinks up; down: 6",
+        "GPU5 has 17 of 18 NVLinks up; down: link 6",
+        "GPU7 has 17 of 18 NVLinks up; down: link 6",
         "Compared with: HGX or DGX H100, eight GPUs.",
+        "note: the driver's library does not tell of GPU4: NVLinks are not known there",
     ]
 
 
@@ -157,6 +190,79 @@ def test_a_bad_choice_is_told_with_what_it_costs(capsys: Output) -> None:
     assert "the best 2 of this machine: GPU0, GPU1" in text
 
 
+def test_of_many_gpus_the_best_pair_is_told_once(capsys: Output) -> None:
+    lines = asked(capsys, "--root", str(machine("l40sx4")), "--between", "0-2")[1].splitlines()
+    assert [line.partition(" ")[0] for line in lines if not line.startswith(" ")] == [
+        "GPU0",
+        "GPU0",
+        "GPU1",
+        "the",
+        "the",
+    ]
+    assert sum("GPU0 and GPU1 are on one NUMA node" in line for line in lines) == 2
+
+
+def test_a_gpu_that_serves_no_job_is_not_chosen_and_the_answer_says_so(capsys: Output) -> None:
+    root = str(machine("h100x8-lost"))
+    for size in ("1", "7"):
+        code, out, _ = asked(capsys, "--root", root, "--best", size)
+        assert code == 0
+        assert "GPU4" not in out.splitlines()[0]
+        assert "  left out: GPU4, as the driver does not answer for it" in out.splitlines()
+    code, out, err = asked(capsys, "--root", root, "--best", "2", "--free", "4,5")
+    assert (code, out) == (64, "")
+    assert "GPU4 is left out, as the driver does not answer for it" in err
+    told = facts(capsys, "--root", root)
+    assert all("GPU4" not in names for names in told["best"].values())
+
+
+def test_a_gpu_in_mig_mode_is_chosen_only_where_it_is_named(capsys: Output) -> None:
+    root = str(machine("h100x8-mig"))
+    assert asked(capsys, "--root", root, "--best", "8")[0] == 64
+    assert asked(capsys, "--root", root, "--best", "2", "--free", "0,1")[1].startswith("GPU0,GPU1\n")
+
+
+def test_gpus_are_found_by_what_people_have_at_hand(capsys: Output) -> None:
+    root = str(machine("h100x8"))
+    uuid = facts(capsys, "--root", root)["placement"]["uuids"][7]
+    for free in ("6-7", "gpu6,7", f"0000:d1:00.0,{uuid}", "d1:00.0,DF:00.0"):
+        assert asked(capsys, "--root", root, "--best", "2", "--free", free)[1].startswith("GPU6,GPU7\n"), free
+
+
+def test_gpus_below_one_switch_have_a_card_each(capsys: Output) -> None:
+    out = asked(capsys, "--root", str(machine("a100x8")), "--best", "2")[1]
+    assert [line.partition("card ")[2][:4] for line in out.splitlines() if "card" in line] == ["NIC0", "NIC1"]
+
+
+def test_programs_get_the_answer_to_what_was_asked(capsys: Output) -> None:
+    root = str(machine("h100x8-lost"))
+    chosen = facts(capsys, "--root", root, "--best", "2", "--free", "4-6")["chosen"]
+    assert chosen["gpus"] == chosen["ring"] == ["GPU5", "GPU6"]
+    assert chosen["left_out"] == {"GPU4": "the driver does not answer for it"}
+    assert chosen["nics"] == {"GPU5": "NIC5", "GPU6": "NIC6"}
+    assert chosen["cpus"]["GPU6"] == "56-111,168-223"
+    told = facts(capsys, "--root", root, "--between", "0,7")
+    [pair] = told["between"]
+    assert (pair["pair"], pair["best"]) == (["GPU0", "GPU7"], ["GPU0", "GPU1"])
+    assert pair["ratio"] == pytest.approx(17 / 18)
+    assert told["distances"][6]["pair"] == ["GPU0", "GPU7"]
+    assert (told["distances"][6]["way"], told["distances"][6]["hops"]) == ("nvlink", 2)
+    down = [link["number"] for link in told["graph"]["devices"][7]["gpu"]["links"] if not link["up"]]
+    assert down == [6]
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (("--json", "--format", "svg"), "ask for it without --json"),
+    (("--force",), "--force goes with --learn"),
+    (("--best", "2", "--free", "3-1"), "ends before it begins"),
+    (("--learn", "--state-dir", "/nowhere"), "--output FILE writes it elsewhere"),
+])  # fmt: skip
+def test_options_that_would_do_nothing_are_refused(capsys: Output, argv: tuple[str, ...], words: str) -> None:
+    code, out, err = asked(capsys, "--root", str(machine("l40sx4")), *argv)
+    assert (code, out) == (64, "")
+    assert words in err
+
+
 @pytest.mark.parametrize(("argv", "words"), [
     (("--between", "0,9"), "no GPU 'GPU9' here; there are GPU0, GPU1"),
     (("--best", "2", "--free", "GPU0,NIC0"), "no GPU 'NIC0' here"),
@@ -197,6 +303,15 @@ def test_a_matrix_answers_the_same_questions(capsys: Output, tmp_path: Path) -> 
     code, out, _ = asked(capsys, "--from-matrix", name)
     assert code == 0
     assert "which is no fault" in " ".join(out.split())
+    assert "--learn" not in out
+
+
+def test_what_a_matrix_does_not_tell_is_said_with_each_answer(capsys: Output, tmp_path: Path) -> None:
+    name = file(tmp_path, PAIR + PAIR)
+    for question in (("--best", "2"), ("--between", "0,1")):
+        assert "note: a second matrix begins in line 4" in asked(capsys, "--from-matrix", name, *question)[1]
+    out = asked(capsys, "--from-matrix", file(tmp_path, PAIR.splitlines()[0]), "--between", "0,1")[1]
+    assert "no pair of this node is known to be better joined" in " ".join(out.split())
 
 
 def test_a_matrix_in_utf_16_is_read(capsys: Output, tmp_path: Path) -> None:
@@ -227,6 +342,7 @@ def test_every_published_matrix_is_printed_as_it_was(capsys: Output, tmp_path: P
 @pytest.mark.parametrize(("content", "words"), [
     (b"", "give the output of `nvidia-smi topo -m`"), (b"\x7fELF\x00\x01", "no matrix"),
     (b"no such thing\n" * 50, "no matrix"),
+    (PAIR.replace("\t", ",").encode() + b"\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_1\n", "no GPU in this matrix"),
 ])  # fmt: skip
 def test_a_file_without_a_matrix_is_refused(capsys: Output, tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "file"
@@ -254,7 +370,10 @@ def test_what_is_learned_is_what_is_expected(capsys: Output, tmp_path: Path) -> 
     assert "18 devices are expected" in " ".join(out.split())
     learned = parse_learned((root / "topology.toml").read_text())
     assert len(learned.slots) == 8
-    assert asked(capsys, "--root", str(root), "--diff")[:2] == (0, "As it should be: the learned profile.\n")
+    assert asked(capsys, "--root", str(root), "--diff")[:2] == (
+        0,
+        "Nothing differs from what is expected: the learned profile.\n",
+    )
     text = (root / "topology.toml").read_text()
     (root / "topology.toml").write_text(text.replace("numa = 1", "numa = 0", 1))
     code, out, _ = asked(capsys, "--root", str(root), "--diff")
@@ -299,3 +418,14 @@ def test_a_machine_without_gpu_or_card_says_where_to_look(capsys: Output, tmp_pa
     code, out, err = asked(capsys, "--root", str(tmp_path))
     assert (code, out) == (2, "")
     assert "gpuguard status" in err
+
+
+def test_network_cards_alone_are_drawn(capsys: Output, tmp_path: Path) -> None:
+    root = copied("h100x8", tmp_path)
+    (root / "nvml.json").unlink()
+    for device in (root / "sys/bus/pci/devices").iterdir():
+        if device.name[5:7] != "2a" and device.is_dir():
+            shutil.rmtree(device)
+    code, out, err = asked(capsys, "--root", str(root))
+    assert (code, err) == (0, "")
+    assert "NIC0  2a:00.0" in out

@@ -19,7 +19,7 @@ DOWN = "nvlinks_expected=4 nvlink_up=1,0,1,1"
 
 def test_a_missing_link_is_told_by_name_after_the_hold() -> None:
     assert looked(f"0 {DOWN}", f"119 {DOWN}") == []
-    assert looked(f"0 {DOWN}", f"120 {DOWN}")[0].endswith("3 of 4 NVLinks are up; down: 1")
+    assert looked(f"0 {DOWN}", f"120 {DOWN}")[0].endswith("3 of 4 NVLinks are up; down: link 1")
 
 
 def test_all_links_end_it() -> None:
@@ -61,6 +61,6 @@ def test_a_link_without_an_answer_is_neither_up_nor_down() -> None:
     row = "nvlinks_expected=4 nvlink_up=1,?,1,1"
     assert looked(f"0 {row}", f"900 {row}") == []
     row = "nvlinks_expected=4 nvlink_up=1,?,0,1"
-    assert looked(f"0 {row}", f"900 {row}")[0].endswith("2 of 4 NVLinks are up; down: 2")
+    assert looked(f"0 {row}", f"900 {row}")[0].endswith("2 of 4 NVLinks are up; down: link 2")
     # What stands is not taken back by a guess.
     assert len(looked(f"0 {DOWN}", f"120 {DOWN}", "180 nvlinks_expected=4 nvlink_up=1,?,1,1")) == 1

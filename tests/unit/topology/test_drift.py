@@ -74,7 +74,7 @@ ONE = {
     "gpu gone": (without(gpu(3)), ("gpu_missing", gpu(3), "GPU3 (0000:61:00.0) is gone")),
     "link down": (
         changed(gpu(2), nvlink_up=(1,) * 6 + (0,) + (1,) * 11),
-        ("nvlinks", gpu(2), "GPU2 has 17 of 18 NVLinks up; down: 6"),
+        ("nvlinks", gpu(2), "GPU2 has 17 of 18 NVLinks up; down: link 6"),
     ),
     "narrow": (changed(gpu(5), pcie_link_width=8), ("pcie_width", gpu(5), "GPU5 runs on 8 PCIe lanes, 16 expected")),
     "narrow slot": (
@@ -340,7 +340,7 @@ def test_links_of_which_nobody_knows_are_no_difference() -> None:
     assert verdict.differences == ()
     assert ("nvlinks", gpu(0)) in verdict.unknown
     rows[gpu(0)]["nvlink_up"] = (*(1,) * 15, 0, None, None)
-    assert told(rows) == [("nvlinks", gpu(0), "GPU0 has 15 of 18 NVLinks up; down: 15")]
+    assert told(rows) == [("nvlinks", gpu(0), "GPU0 has 15 of 18 NVLinks up; down: link 15")]
 
 
 def test_the_kernel_alone_and_the_driver_alone_differ_in_nothing() -> None:

@@ -103,8 +103,8 @@ def test_each_way_of_nvlinks_has_its_state() -> None:
         0: "up", 1: "up", 2: "some", 3: "up", 4: "up", 5: "up", 6: "down", 7: "unknown",
     }  # fmt: skip
     assert [uplink.links.word for uplink in drawn.uplinks][-3:] == ["NV18", "0 of 18", "NV18?"]
-    assert "GPU2: 17 of 18 NVLinks up, down: 6" in drawn.remarks
-    assert "GPU6: 0 of 18 NVLinks up, down: 0-17" in drawn.remarks
+    assert "GPU2: 17 of 18 NVLinks up, down: link 6" in drawn.remarks
+    assert "GPU6: 0 of 18 NVLinks up, down: links 0-17" in drawn.remarks
     assert "GPU5: PCIe x8 of x16" in drawn.remarks
     assert drawn.remarks[-1] == "GPU3: PCIe Gen1 of 5, as is usual at rest"
     assert sum("ACS" in remark for remark in drawn.remarks) == 1
@@ -167,7 +167,7 @@ def test_links_that_could_have_a_bridge_and_have_none_are_no_fault() -> None:
     drawn = picture(graph(unbridged()))
     assert set(states(drawn).values()) == {"open"}
     assert drawn.remarks == (
-        "GPU0, GPU1, GPU2 and GPU3: 0 of 4 NVLinks up, down: 0-3, and no other end shows, as without a bridge",
+        "GPU0, GPU1, GPU2 and GPU3: 0 of 4 NVLinks up, down: links 0-3, and no other end shows, as without a bridge",
     )
 
 
@@ -228,7 +228,7 @@ def test_text_fits_its_place() -> None:
 
 def test_links_that_are_down_are_told_by_their_numbers() -> None:
     down = Links(up=12, total=18, down=(0, 1, 2, 5, 7, 8))
-    assert state_words(down) == "12 of 18 NVLinks up, down: 0-2, 5, 7-8"
+    assert state_words(down) == "12 of 18 NVLinks up, down: links 0-2, 5, 7-8"
     assert state_words(Links(up=18, total=18)) == "18 of 18 NVLinks up"
 
 

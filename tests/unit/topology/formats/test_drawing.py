@@ -56,7 +56,7 @@ def test_what_is_not_as_it_could_be_is_said_in_words() -> None:
     text = "\n".join(drawn("link_down"))
     assert "GPU5  c3:00.0  x8 of x16 Gen5" in text
     assert "GPU3  61:00.0  x16 Gen1 of 5" in text
-    assert "\n* GPU2: 17 of 18 NVLinks up, down: 6\n" in text
+    assert "\n* GPU2: 17 of 18 NVLinks up, down: link 6\n" in text
     assert "\n* GPU3: PCIe Gen1 of 5, as is usual at rest\n" in text
 
 

@@ -55,6 +55,12 @@ def test_blocks_are_topology_conf_of_the_other_plugin() -> None:
     assert "TopologyPlugin=topology/block" in render(graph({}), Wish(fabric=BLOCKS))
 
 
+def test_what_topology_conf_cannot_hold_is_told() -> None:
+    for fabric, told in ((TREE, 0), (BLOCKS, 0), (BLOCKS + TREE, 1)):
+        text = render(graph(h100x8()), Wish(node="node17", fabric=fabric))
+        assert text.count("are left out") == told
+
+
 def test_yaml_holds_both() -> None:
     tree = {
         "topology": "tree", "cluster_default": True,

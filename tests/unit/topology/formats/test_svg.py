@@ -146,7 +146,7 @@ def test_each_state_has_its_colour_its_dashes_and_its_words() -> None:
         assert LEGEND["pcie", state] in words  # type: ignore[index]
     assert LEGEND["pcie", "unknown"] not in words
     assert sum({"box", "redirects"} <= kinds for kinds in classes(root, "g")) == 1
-    assert [text for text in words if text.startswith("• GPU2")] == ["• GPU2: 17 of 18 NVLinks up, down: 6"]
+    assert [text for text in words if text.startswith("• GPU2")] == ["• GPU2: 17 of 18 NVLinks up, down: link 6"]
     dashes = {
         state: re.search(r"dasharray: ([\d ]+)", declarations)
         for selectors, declarations in STYLE for state in ("some", "down", "unknown", "open")
