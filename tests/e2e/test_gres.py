@@ -11,7 +11,7 @@ import pytest
 
 from gpuguard.topology.cpus import numbers
 from gpuguard.topology.formats import Wish, gres, slurm_topology
-from tests.support.layouts import interleaved, lost_and_split, nps4
+from tests.support.layouts import alternating, interleaved, lost_and_split, nps4
 from tests.support.require import require
 from tests.support.slurm import CONF, Cluster, free_ports, missing_programs
 from tests.support.wirings import Rows, graph, h100x8
@@ -21,13 +21,14 @@ pytestmark = pytest.mark.slurm
 # A machine for each node; node5 is node2 with SlurmdParameters=numa_node_as_socket, as the comment there says.
 MACHINES: dict[str, Rows] = {
     "node1": h100x8(), "node2": nps4(), "node3": interleaved(), "node4": lost_and_split(), "node5": nps4(),
+    "node6": alternating(),
 }  # fmt: skip
 FABRIC = """\
 [switches.leaf1]
 nodes = "node[1-2]"
 
 [switches.leaf2]
-nodes = ["node3", "node[4-5]"]
+nodes = ["node3", "node[4-6]"]
 
 [switches.spine]
 switches = "leaf[1-2]"
@@ -93,7 +94,7 @@ def wired(wired_cluster: Wired) -> Wired:
     ("node", "found"),
     [
         ("node1", "gpu:h100:8(S:0-1)"), ("node2", "gpu:a100:8(S:0-1)"), ("node3", "gpu:l40s:8(S:0-1)"),
-        ("node4", "gpu:h100:6(S:0-1)"), ("node5", "gpu:a100:8(S:1,3,5,7)"),
+        ("node4", "gpu:h100:6(S:0-1)"), ("node5", "gpu:a100:8(S:1,3,5,7)"), ("node6", "gpu:l40s:8(S:0-1)"),
     ],
 )  # fmt: skip
 def test_the_controller_sees_every_gpu_at_its_socket(wired: Wired, node: str, found: str) -> None:
@@ -123,6 +124,14 @@ def test_a_job_gets_two_gpus(wired: Wired) -> None:
     assert told.split() == ["0,1"]
 
 
+@pytest.mark.parametrize("wish", ["--gres=gpu:2", "--gpus=2"])
+def test_two_cards_without_nvlink_are_of_one_socket(wired: Wired, wish: str) -> None:
+    """Also where their neighbours by number are on the other one: it is Cores that keeps a job on one side."""
+    told = wired.client("srun", "-w", "node6", "-n1", wish, "printenv", "CUDA_VISIBLE_DEVICES")
+    one, other = (int(gpu) for gpu in told.strip().split(","))
+    assert one % 2 == other % 2
+
+
 @pytest.mark.parametrize(
     ("node", "processors", "gpus"),
     [("node1", 112, {"4"}), ("node3", 48, {"4"}), ("node5", 64, {"0", "2", "4", "6"})],
@@ -150,6 +159,6 @@ def test_the_controller_knows_the_switches(wired: Wired) -> None:
     told = wired.client("scontrol", "show", "topology")
     lines = [dict(word.split("=", 1) for word in line.split()) for line in told.splitlines() if line.strip()]
     assert [(line["SwitchName"], line["Level"], line["Nodes"]) for line in lines] == [
-        ("leaf1", "0", "node[1-2]"), ("leaf2", "0", "node3,node[4-5]"), ("spine", "1", "node[1-5]"),
+        ("leaf1", "0", "node[1-2]"), ("leaf2", "0", "node3,node[4-6]"), ("spine", "1", "node[1-6]"),
     ]  # fmt: skip
     assert (lines[2]["Switches"], lines[2]["LinkSpeed"]) == ("leaf[1-2]", "400")

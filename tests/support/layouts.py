@@ -17,6 +17,11 @@ def interleaved() -> Rows:
     return _placed(cpus, "0,48", (0, 1), (0, 0, 0, 0, 1, 1, 1, 1), "NVIDIA L40S")
 
 
+def alternating() -> Rows:
+    """Eight cards without NVLink, every second one on the other socket."""
+    return _placed(("0-23,48-71", "24-47,72-95"), "0,48", (0, 1), (0, 1, 0, 1, 0, 1, 0, 1), "NVIDIA L40S")
+
+
 def adjacent() -> Rows:
     """Two sockets of 16 cores, the threads of a core next to each other."""
     return _placed(("0-31", "32-63"), "0,1", (0, 1), (0, 0, 0, 0, 1, 1, 1, 1), "NVIDIA L40S")
