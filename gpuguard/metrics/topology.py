@@ -16,14 +16,15 @@ from gpuguard.model.health import Snapshot
 CHECK = "topology_drift"
 # The check's word that what should be cannot be read: then nothing is compared.
 UNREADABLE = "topology_profile"
-# Columns of the node of which one says that something is expected of this machine.
-EXPECTED = ("machine_profile", "topology_learned")
+# Columns of the node of which one says that something is expected of its wiring: a kind of machine without a count, as
+# cards in anybody's server, is compared with nothing.
+EXPECTED = ("topology_learned", "gpus_expected", "ib_ports_expected")
 
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
     """How many differences stand; no series where nobody knows what the machine should be, or can read it."""
     node = next((measured.values for measured in rows(snapshot, "node")), {})
-    if not any(node.get(column) for column in EXPECTED):
+    if all(node.get(column) is None for column in EXPECTED):
         return
     told = [finding for subject in snapshot.subjects for finding in subject.findings if finding.check == CHECK]
     if any(finding.code == UNREADABLE for finding in told):

@@ -49,7 +49,7 @@ QUANTITIES = (
     _count("gpus_for_driver", "GPUs on the bus that no other driver has, as vfio-pci would.", metric=None),
     _count("nvswitches_expected", "NVSwitches that the machine should show on the PCI bus.", metric=None),
     _count("nvswitches_on_bus", "NVSwitches that the kernel lists on the PCI bus.", metric=None),
-    _count("ib_ports_expected", "RDMA ports that the machine should have for computing, at least.", metric=None),
+    _count("ib_ports_expected", "RDMA ports that the machine should have for computing, at least."),
     _flag("fabric_manager_expected", "1 where the Fabric Manager belongs to the machine."),
     _flag("peermem_expected", "1 where the module nvidia_peermem belongs to the machine."),
     _flag("imex_expected", "1 where the IMEX service belongs to the machine."),
@@ -59,7 +59,7 @@ QUANTITIES = (
         help="PCIe generation that the product and its machine can do.",
     ),
     Quantity(
-        name="pcie_link_width_expected", of="gpu", unit="lanes", low=1, high=32, metric=None,
+        name="pcie_link_width_expected", of="gpu", unit="lanes", low=1, high=32,
         help="PCIe lanes that the product and its machine have.",
     ),
 )  # fmt: skip

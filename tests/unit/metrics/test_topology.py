@@ -10,7 +10,7 @@ from gpuguard.model.readings import Values
 from tests.support.snapshots import DECLARED, GPU, full, measured
 
 
-def snapshot(*severities: Severity, **node: str) -> Snapshot:
+def snapshot(*severities: Severity, **node: str | int) -> Snapshot:
     """A node whose GPU has findings of the check, of these severities; `node` are the columns that say what it is."""
     whole = full()
     (view,) = whole.subjects
@@ -33,7 +33,7 @@ def counted(of: Snapshot) -> list[float]:
 
 
 def test_differences_are_counted_and_other_findings_are_not() -> None:
-    assert counted(snapshot("degraded", "degraded", "info", machine_profile="hgx-h100-8")) == [2.0]
+    assert counted(snapshot("degraded", "degraded", "info", gpus_expected=8)) == [2.0]
     assert counted(snapshot(topology_learned="[gpu]")) == [0.0]
 
 
