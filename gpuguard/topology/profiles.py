@@ -11,12 +11,12 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
 import msgspec
 
-from gpuguard.errors import ConfigInvalid
-from gpuguard.model.ids import NODE, SubjectId, kind_of
+from gpuguard.errors import ConfigInvalid, NotUnderstood
+from gpuguard.model.ids import NODE, SubjectId, kind_of, parse_pci_address
 from gpuguard.model.readings import Value
 from gpuguard.model.topology import LEVELS, SELF, Device, Level, Topology
 
@@ -26,6 +26,11 @@ NOTHING = "-"
 LEARNED = "the learned profile"
 _CELL = re.compile(rf"(?:NV[1-9][0-9]?|{'|'.join(LEVELS)}|{SELF}|{NOTHING})$", re.ASCII)
 T = TypeVar("T")
+# No machine has more of anything, and what is written to a person must stay short.
+Number = Annotated[int, msgspec.Meta(ge=0, le=4095)]
+_STRING = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
+# The parser takes time that grows with the square of the parts of a dotted key; ours have two.
+MOST_PARTS = 16
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,18 +45,18 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     uuid: str | None = None
     serial: str | None = None
     guid: str | None = None
-    numa: int | None = None
+    numa: Number | None = None
     path: tuple[str, ...] = ()
-    pcie_width: int | None = None
-    pcie_generation: int | None = None
-    nvlinks: int | None = None
+    pcie_width: Number | None = None
+    pcie_generation: Number | None = None
+    nvlinks: Number | None = None
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a learned file expects of the machine as a whole."""
 
     profile: str | None = None
-    numa_nodes: int | None = None
+    numa_nodes: Number | None = None
     acs: Literal["off"] | None = None
     p2p: Literal["OK"] | None = None
 
@@ -126,12 +131,20 @@ def parse(texts: Mapping[str, str]) -> dict[str, Expected]:
     return found
 
 
-@lru_cache(maxsize=2)  # a check asks for it at each of its looks, and the file is the same for months
 def parse_learned(text: str, where: str = LEARNED) -> Expected:
     """What a site's own file expects; `where` names the file in what is said of mistakes.
 
     Raises  ConfigInvalid with every mistake
     """
+    expected, mistakes = _learned(text, where)
+    if mistakes:
+        raise ConfigInvalid(list(mistakes))
+    return expected
+
+
+@lru_cache(maxsize=2)  # a check asks for it at each of its looks, and the file is the same for months
+def _learned(text: str, where: str) -> tuple[Expected, tuple[str, ...]]:
+    """What the file expects, and its mistakes."""
     mistakes: list[str] = []
     tables = _tables(text, where, mistakes)
     for name in tables.keys() - {"machine", "gpu", "nic", "matrix"}:
@@ -147,12 +160,12 @@ def parse_learned(text: str, where: str = LEARNED) -> Expected:
         )
     elif odd := [cell for row in rows for cell in row if not _CELL.match(cell)]:
         mistakes.append(f"{where}: [matrix]: cells: {odd[0][:20]!r} is none; write NV and a number, a level or -")
-    if mistakes:
-        raise ConfigInvalid(mistakes)
-    return Expected(
+    matrix = msgspec.structs.replace(matrix, devices=tuple(_address(name) or name for name in matrix.devices))
+    expected = Expected(
         title=LEARNED, source=where, profile=machine.profile, numa_nodes=machine.numa_nodes, acs=machine.acs,
         p2p=machine.p2p, slots=slots, cards=cards, matrix=matrix,
     )  # fmt: skip
+    return expected, tuple(mistakes)
 
 
 def expect(rows: Rows, profiles: Mapping[str, Expected]) -> Expected | None:
@@ -226,9 +239,12 @@ def _of_each(rows: Rows, column: str) -> int | None:
 
 
 def _tables(text: str, where: str, mistakes: list[str]) -> dict[str, Any]:  # Any: as TOML holds
+    if any(_STRING.sub("", line).count(".") > MOST_PARTS for line in text.splitlines() if "#" not in line[:1]):
+        mistakes.append(f"{where}: a key of more than {MOST_PARTS} parts; correct it")
+        return {}
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         mistakes.append(f"{where}: {str(error)[:200]}; correct it")
         return {}
 
@@ -236,7 +252,7 @@ def _tables(text: str, where: str, mistakes: list[str]) -> dict[str, Any]:  # An
 def _convert(table: object, kind: type[T], place: str, mistakes: list[str]) -> T | None:
     try:
         return msgspec.convert(table, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ValueError) as error:
         mistakes.append(f"{place}: {error}; correct or delete it")
         return None
 
@@ -248,10 +264,23 @@ def _slots(tables: Mapping[str, object], kind: str, where: str, mistakes: list[s
         return {}
     found: dict[str, Slot] = {}
     for name, table in listed.items():
-        slot = _convert(table, Slot, f"{where}: [{kind}.{name[:40]}]", mistakes)
-        if slot is not None:
-            found[name] = slot
+        place = f"{where}: [{kind}.{_line(name)[:40]}]"
+        key = _address(name) if kind == "gpu" else name
+        if key is None:
+            mistakes.append(f"{place}: no address on the PCI bus; write it as 0000:1b:00.0, or delete the table")
+        elif key in found:
+            mistakes.append(f"{place}: there are two of this address; delete one")
+        elif (slot := _convert(table, Slot, place, mistakes)) is not None:
+            found[key] = slot
     return found
+
+
+def _address(name: str) -> str | None:
+    """A PCI address in gpuguard's spelling, however a person wrote it; None for what is none."""
+    try:
+        return parse_pci_address(name)
+    except NotUnderstood:
+        return None
 
 
 # --- learning --------------------------------------------------------------------------------------------------------

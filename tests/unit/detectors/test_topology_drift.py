@@ -125,10 +125,10 @@ def test_a_file_with_mistakes_is_a_finding_and_no_crash() -> None:
     looks = Looks(hold=0.0)
     looks.rows[GPU]["nvlink_up"] = DOWN
     looks.look()
-    looks.rows[NODE]["topology_learned"] = "[gpu.x]\nfoo = 1\n[gpu.y]\nfoo = 1\n"
+    looks.rows[NODE]["topology_learned"] = "[nic.x]\nfoo = 1\n[nic.y]\nfoo = 1\n"
     (finding,) = looks.look()
     assert (finding.subject, finding.code, finding.stands, finding.advice) == (NODE, "topology_profile", True, "watch")
-    assert "[gpu.x]: Object contains unknown field `foo`" in finding.reason
+    assert "[nic.x]: Object contains unknown field `foo`" in finding.reason
     assert "(and 1 more)" in finding.reason
     assert len(looks.memory.seen) == 1  # what stood before is neither confirmed nor taken back
     looks.rows[NODE]["topology_learned"] = ""
