@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import msgspec
 
 from gpuguard.model.topology import LEVELS, Device, Difference, Level, Topology
-from gpuguard.topology.profiles import Expected, Slot, is_number, key_of, links_up, redirecting, silent
+from gpuguard.topology.profiles import Expected, Slot, is_number, key_of, links_up, numa_nodes, redirecting, silent
 
 # Gravest first.
 ORDER = (
@@ -179,11 +179,12 @@ class _Desk:
         for key, slot in slots.items():
             here, moved_to = by_key.get(key), by_uuid.get(slot.uuid or "")
             if here is None:
-                if moved_to is not None and moved_to not in slots:
-                    self.now_at[key] = by_key[moved_to]
-                    self.say_moved(key, slot, by_key[moved_to])
-                elif moved_to is None or by_key:
+                if moved_to is None:
                     self.say_gone(key, slot, bool(by_key))
+                    continue
+                if moved_to not in slots:  # else it is judged as what is expected there
+                    self.now_at[key] = by_key[moved_to]
+                self.say_moved(key, slot, by_key[moved_to])
                 continue
             self.now_at[key] = here
             uuid = self.uuid_at(here)
@@ -248,7 +249,8 @@ class _Desk:
             device = self.topology.devices[place]
             self.judge_links(place, slot)
             self.judge_pcie(device, slot)
-            if slot.path and device.path and device.pci == key and device.path != slot.path:
+            elsewhere = device.pci != key or place in self.displaced  # that is told already
+            if slot.path and device.path and device.path != slot.path and not elsewhere:
                 self.displaced.add(place)
                 was, now = _hang(slot.path), _hang(device.path)
                 self.say("distance", device, was, now, f"{_name(device)} hangs below {now}, {was} expected")
@@ -421,7 +423,7 @@ class _Desk:
     def judge_numa(self) -> None:
         """NUMA nodes of the devices that a file lists; one line where the machine has other nodes altogether."""
         want = {**self.expected.slots, **self.expected.cards}
-        nodes, count = self.expected.numa_nodes, len(self.topology.numa)
+        nodes, count = self.expected.numa_nodes, numa_nodes(self.topology)
         if nodes is not None and count and count != nodes:
             words = (
                 f"the machine has {_many(count, 'NUMA node')}, {nodes} expected: a setting of the firmware (NPS, SNC)"

@@ -24,6 +24,8 @@ Rows = Mapping[SubjectId, Mapping[str, Value]]
 # A cell of a matrix that says nothing.
 NOTHING = "-"
 LEARNED = "the learned profile"
+# NVIDIA's own driver, as the kernel calls it.
+DRIVER = "nvidia"
 _CELL = re.compile(rf"(?:NV[1-9][0-9]?|{'|'.join(LEVELS)}|{SELF}|{NOTHING})$", re.ASCII)
 T = TypeVar("T")
 # No machine has more of anything, and what is written to a person must stay short.
@@ -303,7 +305,7 @@ def learn(topology: Topology, date: str) -> str:
     """
     parts = [HEAD.format(date=_line(date), host=f" on {_line(topology.host)}" if topology.host else "")]
     whole = {
-        "profile": topology.machine, "numa_nodes": len(topology.numa) or None,
+        "profile": topology.machine, "numa_nodes": numa_nodes(topology),
         "acs": "off" if redirecting(topology) == () else None,
         "p2p": "OK" if _statuses(topology) == {"OK"} else None,
     }  # fmt: skip
@@ -409,9 +411,19 @@ def is_number(value: int | None) -> TypeGuard[int]:
     return value is not None and value > 0
 
 
+def numa_nodes(topology: Topology) -> int | None:
+    """How many NUMA nodes have processors; None where nobody knows. Those of memory alone come and go: a GPU's own
+    comes with its driver, and with each of its instances in MIG mode."""
+    known = [node.cpus for node in topology.numa]
+    return None if None in known else sum(cpus != "" for cpus in known) or None
+
+
 def silent(topology: Topology, device: Device) -> bool:
-    """Whether a GPU is on the bus and does not answer the driver, which answers for others."""
+    """Whether a GPU is on the bus and does not answer the driver, which answers for others. One that another driver
+    has, as vfio-pci where it is passed to a guest, has nothing to answer."""
     if device.gpu is None or device.gpu.index is not None or device.pci is None:
+        return False
+    if device.gpu.driver not in (None, DRIVER):
         return False
     return any(gpu.gpu is not None and gpu.gpu.index is not None for gpu in topology.gpus)
 

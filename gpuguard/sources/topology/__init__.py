@@ -64,6 +64,7 @@ _PATH = "Root complex and bridges above it, from the root down."
 QUANTITIES: tuple[Quantity, ...] = (
     _text("gpu_pci_path", "gpu", _PATH),
     _text("gpu_local_cpus", "gpu", "Processors that are near, as the kernel lists them."),
+    _text("gpu_driver", "gpu", "The kernel driver that has it."),
     _text("nvswitch_pci_path", "nvswitch", _PATH),
     _number("nvswitch_numa_node", "nvswitch", "The NUMA node that it hangs on."),
     _text("nic_pci", "nic", "Its address on the PCI bus."),
@@ -159,6 +160,8 @@ class Wiring:
         for pci in seen.gpus:
             rows[gpu(pci)] = tree.place(root, links, pci, "gpu")
             take(rows[gpu(pci)], "gpu_local_cpus", root / DEVICES / pci / "local_cpulist", lambda text: text or None)
+            if (driver := tree.driver_of(links, pci)) is not None:
+                rows[gpu(pci)]["gpu_driver"] = driver
         rows |= {nvswitch(pci): tree.place(root, links, pci, "nvswitch") for pci in seen.switches}
         paths = {pci: tree.path_of(links, pci) or () for pci in (*seen.gpus, *seen.switches)}
         paths |= {card.pci: tree.path_of(links, card.pci) or () for card in found}

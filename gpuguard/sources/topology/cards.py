@@ -10,7 +10,6 @@ Source  Linux Documentation/ABI/stable/sysfs-class-infiniband, Documentation/ABI
         Documentation/networking/representors.rst: representors of functions are named pf<N>vf<N> or pf<N>sf<N>
 """
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.ids import PciAddress, SubjectId
 from gpuguard.model.readings import Value, Values
 from gpuguard.sources.topology import bridges
-from gpuguard.sources.topology.tree import device_of, place, read_id
+from gpuguard.sources.topology.tree import device_of, driver_of, place, read_id
 from gpuguard.sweeping.attributes import parse_rate
 from gpuguard.sweeping.files import listed, read_text, take, whole
 from gpuguard.sweeping.gpus import DEVICES
@@ -84,8 +83,8 @@ def describe(root: Path, links: Links, card: Card) -> Values:
     folder = root / DEVICES / card.pci
     values: Values = {"nic_pci": card.pci, **place(root, links, card.pci, "nic"), "nic_pci_id": read_id(folder)}
     take(values, "nic_local_cpus", folder / "local_cpulist", lambda text: text or None)
-    if (driver := links.target(f"{DEVICES}/{card.pci}/driver")) is not None:
-        values["nic_driver"] = os.path.basename(driver)
+    if (driver := driver_of(links, card.pci)) is not None:
+        values["nic_driver"] = driver
     if card.rdma:
         values["nic_rdma"] = card.rdma[0]
         take(values, "nic_guid", root / RDMA / card.rdma[0] / "node_guid", lambda text: text or None)

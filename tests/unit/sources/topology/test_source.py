@@ -85,6 +85,14 @@ def test_a_machine_that_was_recorded_without_links_has_unknown_paths(tmp_path: P
     assert rows[SubjectId(f"gpu:{GPU}")]["gpu_numa_node"] == 0
 
 
+def test_whose_a_gpu_is(tmp_path: Path) -> None:
+    switched(tmp_path)
+    put(tmp_path, {"sys/bus/pci/drivers/vfio-pci/bind": ""})
+    folder = (tmp_path / "sys/bus/pci/devices" / GPU).resolve()
+    (folder / "driver").symlink_to(tmp_path / "sys/bus/pci/drivers/vfio-pci")
+    assert wiring(tmp_path).sweep(NOW)[SubjectId(f"gpu:{GPU}")]["gpu_driver"] == "vfio-pci"
+
+
 def test_changes_are_counted_and_what_stays_is_not(tmp_path: Path) -> None:
     above = switched(tmp_path)
     source = wiring(tmp_path)
