@@ -31,6 +31,11 @@ from gpuguard.topology.profiles import Expected, expect, parse
 
 # What the graph is made of; processes, ports and disks are no part of it.
 KINDS = ("node", "gpu", "mig", "nic", "nvswitch", "bridge")
+# What the node's row has as soon as somebody looked for a learned file, and for the machine's kind.
+LEARNED = ("topology_learned", "topology_changed_total")
+KIND = ("gpus_on_bus", "machine_profile")
+UNREADABLE = "the learned profile cannot be read; make it a file of text that the agent's user may read, or delete it"
+UNTOLD = "what was learned is not known now, as the source topology does not tell; see `gpuguard status`"
 SPEED = "pcie_speed"
 BLAME: dict[str, Blame] = {
     "gpu_missing": "hardware", "nvlinks": "hardware", "pcie_width": "hardware", "pcie_speed": "hardware",
@@ -67,9 +72,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What differed at the last look, or did when anybody could tell last."""
+    """What differed at the last look, or did when anybody could tell last; whether it was compared with what the site
+    learned, and since when nobody tells of that."""
 
     seen: tuple[Seen, ...] = ()
+    learned: bool = False
+    untold: Held = Held()
 
 
 class TopologyDrift:
@@ -94,21 +102,35 @@ class TopologyDrift:
         if not rows:
             return memory, ()
         at = next(iter(rows.values())).at
+        node = rows[NODE].values if NODE in rows else {}
+        told = not node.keys().isdisjoint(LEARNED)
+        untold = memory.untold.told(memory.learned and not told, at)
+        if untold.since is not None:
+            words = [UNTOLD] if untold.lasted(self.settings.hold, at) else []
+            return msgspec.structs.replace(memory, untold=untold), (self._profile(at, words),)
+        learned = told and bool(str(node.get("topology_learned", "")).strip())
         try:
-            verdict = self._verdict(rows)
+            if learned and node["topology_learned"] is None:
+                raise ConfigInvalid([UNREADABLE])
+            # Of a machine whose kind nobody has told yet, as when the agent begins, nothing can be taken back.
+            settled = memory.learned or not node.keys().isdisjoint(KIND)
+            verdict = self._verdict(rows) or (Verdict() if settled else None)
         except ConfigInvalid as error:
-            return memory, (self._profile(at, error.mistakes),)
+            return msgspec.structs.replace(memory, learned=learned, untold=untold), (self._profile(at, error.mistakes),)
+        if verdict is None:
+            return memory, (self._profile(at, ()),)
         seen, findings = self._held(memory, verdict, at)
-        after = Memory(seen=tuple(seen))
+        after = Memory(seen=tuple(seen), learned=learned)
         return (memory if after == memory else after), (self._profile(at, ()), *findings)
 
-    def _verdict(self, rows: Mapping[SubjectId, Row]) -> Verdict:
+    def _verdict(self, rows: Mapping[SubjectId, Row]) -> Verdict | None:
+        """What differs; None where nobody knows what should be."""
         values = {name: row.values for name, row in rows.items() if kind_of(name) in KINDS}
         if self._profiles is None:
             self._profiles = parse(self._rules.texts("topology"))
         expected = expect(values, self._profiles)
         if expected is None:
-            return Verdict()
+            return None
         busy = {name for name, row in rows.items() if kind_of(name) == "gpu" and self._is_busy(row)}
         return judge(build_graph(values), expected, busy)
 
@@ -132,7 +154,7 @@ class TopologyDrift:
             findings.append(self._finding(*key, at, self._stands(seen, at), f"{first.words}{more}"))
         for key, seen in known.items():  # what is left differs no more, or nobody can tell
             begun = key[0] == SPEED and not self._stands(seen, at)
-            if key in verdict.unknown and not begun:
+            if (key in verdict.unknown or kind_of(key[1]) in verdict.unseen) and not begun:
                 kept.append(seen)
             else:
                 findings.append(self._finding(*key, at, False, ""))

@@ -30,10 +30,12 @@ _BOND = re.compile(r"NV(\d+)$", re.ASCII)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences, and of which kind and subject nobody can tell now whether there is one."""
+    """The differences, and of which kind and subject nobody can tell now whether there is one; `unseen` are kinds of
+    subjects of which none is known at all."""
 
     differences: tuple[Difference, ...] = ()
     unknown: frozenset[tuple[str, str]] = frozenset()
+    unseen: frozenset[str] = frozenset()
 
 
 def compare(topology: Topology, expected: Expected, busy: Collection[str] = ()) -> tuple[Difference, ...]:
@@ -62,7 +64,8 @@ def judge(topology: Topology, expected: Expected, busy: Collection[str] = ()) ->
     # A device that is gone, as the graph has it after a GPU moved, may have been looked for in two ways.
     told = sorted(desk.differences, key=lambda one: ORDER.index(one.kind))
     said = {(one.kind, one.subject) for one in told}
-    return Verdict(differences=tuple(told), unknown=frozenset(desk.unknown - said))
+    unseen = {kind for kind, looked in (("gpu", topology.gpus), ("nic", desk.looked())) if not looked}
+    return Verdict(differences=tuple(told), unknown=frozenset(desk.unknown - said), unseen=frozenset(unseen))
 
 
 def subject_of(device: Device) -> str:
@@ -137,9 +140,12 @@ class _Desk:
             )  # fmt: skip
 
     def tell_silent(self, places: Collection[int]) -> None:
+        answered = any(gpu.gpu is not None and gpu.gpu.index is not None for gpu in self.topology.gpus)
         for place in places:
             device = self.topology.devices[place]
-            if silent(self.topology, device):
+            if not answered:
+                self.cannot_tell("gpu_missing", subject_of(device))
+            elif silent(self.topology, device):
                 self.say(
                     "gpu_missing", device, "there", "silent",
                     f"{_name(device)} at {device.pci} is on the bus, but the driver does not answer for it",
@@ -188,6 +194,9 @@ class _Desk:
                 continue
             self.now_at[key] = here
             uuid = self.uuid_at(here)
+            if uuid is None:
+                for kind in ("gpu_swapped", "gpu_moved"):
+                    self.cannot_tell(kind, f"gpu:{key}")
             if slot.uuid is None or uuid is None or uuid == slot.uuid or key in swapped:
                 continue
             other = slots.get(moved_to) if moved_to is not None else None
@@ -327,14 +336,14 @@ class _Desk:
     def lonely(self) -> Iterator[Device]:
         """GPUs that have no card as near as they should; of one whose distances are not all known nobody can tell."""
         level = self.expected.nic_level
-        if level is None or not self.topology.nics:
+        if level is None:
             return
         near = LEVELS[: LEVELS.index(level) + 1]
         cards = [place for place, device in enumerate(self.topology.devices) if _does_rdma(device) is not False]
         for place in self.of_kind():
             levels = [self.topology.levels[place][card] for card in cards]
             if not any(told in near for told in levels):
-                if None in levels:
+                if None in levels or not self.topology.nics:
                     self.cannot_tell("distance", subject_of(self.topology.devices[place]))
                 else:
                     yield self.topology.devices[place]

@@ -1,5 +1,7 @@
 """What differs is a finding after a while, goes by itself, and stays while nobody can tell."""
 
+import itertools
+from collections.abc import Callable
 from typing import get_args, get_type_hints
 
 import pytest
@@ -55,10 +57,10 @@ def learned(rows: Rows) -> Rows:
 
 
 def test_a_whole_machine_has_nothing_to_say_and_nothing_to_write() -> None:
-    for rows in (h100x8(), learned(h100x8())):
+    for rows, writes in ((h100x8(), 0), (learned(h100x8()), 1)):  # that there is a file is remembered
         looks = Looks(rows)
         assert [looks.standing() for _ in range(6)] == [[]] * 6
-        assert looks.writes == 0
+        assert looks.writes == writes
 
 
 def test_it_waits_while_hardware_comes_up_and_takes_back_what_it_said() -> None:
@@ -149,6 +151,103 @@ def test_tables_of_the_rules_that_somebody_broke_are_a_finding() -> None:
     assert "rules/topology/mine.toml: [a]" in finding.reason
 
 
+# --- while nobody can tell ------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[str], bool]] = {
+    "machine": lambda column: column in ("machine_profile", "gpus_on_bus", "nvlinks_expected"),
+    "topology": lambda column: column.startswith(
+        ("nic_", "bridge_", "nvswitch_", "numa_", "cpu_", "topology_", "gpu_pci_path", "gpu_numa_node", "gpu_local")
+    ),
+    "pcie": lambda column: column.startswith("pcie_link_") and not column.endswith("expected"),
+    "fast": lambda column: column in ("gpu_up", "gpu_index", "gpu_uuid"),
+    "medium": lambda column: column in ("nvlink_up", "mig_mode"),
+    "slow": lambda column: not any(of(column) for name, of in PARTS.items() if name != "slow"),
+}
+
+
+def part(rows: Rows, *names: str) -> Rows:
+    """What these sources alone tell of the machine."""
+    found = {
+        name: {column: value for column, value in values.items() if any(PARTS[source](column) for source in names)}
+        for name, values in rows.items()
+    }
+    return {name: values for name, values in found.items() if values}
+
+
+def broken(kind: str) -> Rows:
+    """A machine that differs so."""
+    rows = h100x8()
+    rows[NODE] |= {"gpus_on_bus": 8, "topology_changed_total": 0}
+    other = SubjectId(f"gpu:0000:{H100_BUSES[2]}:00.0")
+    match kind:
+        case "gpu_missing":
+            del rows[GPU]
+        case "silent":
+            rows[GPU] = {"gpu_pci_path": rows[GPU]["gpu_pci_path"], "nvlinks_expected": 18}
+        case "nic_missing":
+            del rows[CARD]
+        case "nvlinks":
+            rows[GPU]["nvlink_up"] = DOWN
+        case "pcie_width":
+            rows[GPU]["pcie_link_width"] = 8
+        case "numa":
+            rows[GPU]["gpu_numa_node"] = 0
+        case "gpu_swapped":
+            rows[GPU]["gpu_uuid"], rows[other]["gpu_uuid"] = rows[other]["gpu_uuid"], rows[GPU]["gpu_uuid"]
+        case "p2p":
+            peers = rows[GPU]["p2p_read"]
+            assert isinstance(peers, tuple)
+            rows[GPU]["p2p_read"] = tuple(5 if place % 2 else part for place, part in enumerate(peers))
+    return rows
+
+
+@pytest.mark.parametrize("profile", ["learned", "hgx-h100-8", "dgx-h100"])
+@pytest.mark.parametrize(
+    "kind", ["gpu_missing", "silent", "nic_missing", "nvlinks", "pcie_width", "numa", "gpu_swapped", "p2p"]
+)
+def test_an_agent_that_begins_anew_takes_nothing_back(profile: str, kind: str) -> None:
+    """Its sources come one after another, in any order; a person's word on a finding would be forgotten."""
+    rows = broken(kind)
+    rows[NODE]["machine_profile"] = "hgx-h100-8" if profile == "learned" else profile
+    if profile == "learned":
+        learned(rows)
+    looks = Looks(rows)
+    looks.look()
+    looks.look(120.0)
+    told = {(f.subject, f.code) for f in looks.look() if f.stands}
+    before = looks.memory.seen
+    for count in range(len(PARTS) + 1):
+        for sources in itertools.combinations(PARTS, count):
+            looks.rows = part(rows, *sources)
+            said = [f for f in looks.look(1.0) if f.code != "topology_profile"]
+            assert [f.code for f in said if not f.stands] == [], sources
+            assert {(f.subject, f.code) for f in said} <= told, sources
+            assert looks.memory.seen == before, sources
+
+
+def test_a_learned_file_that_cannot_be_read_is_told_and_nothing_is_taken_back() -> None:
+    looks = Looks(learned(h100x8()), hold=0.0)
+    del looks.rows[CARD]
+    assert looks.standing() == [(CARD, "topology_nic_missing")]
+    looks.rows[NODE]["topology_learned"] = None
+    (finding,) = looks.look()
+    assert (finding.code, finding.stands) == ("topology_profile", True)
+    assert "cannot be read" in finding.reason
+    looks.rows = learned(h100x8())
+    assert [(f.code, f.stands) for f in looks.look()] == [("topology_profile", False), ("topology_nic_missing", False)]
+
+
+def test_a_site_that_learned_and_hears_no_more_of_it_is_told_so() -> None:
+    looks = Looks(learned(h100x8()))
+    looks.look()
+    looks.rows = part(h100x8(), "machine", "fast", "medium", "slow", "pcie")
+    assert [looks.standing() for _ in range(4)] == [[], [], [(NODE, "topology_profile")], [(NODE, "topology_profile")]]
+    looks.rows = h100x8()
+    looks.rows[NODE]["topology_changed_total"] = 0  # it looked, and the file is gone
+    assert looks.standing() == []
+    assert looks.memory == Memory()
+
+
 # --- speed ----------------------------------------------------------------------------------------------------------
 
 BUSY: Values = {"performance_state": 0, "utilization_ratio": 0.9}
@@ -163,7 +262,7 @@ def slow(**columns: object) -> Looks:
 def test_a_link_at_rest_is_never_slow() -> None:
     looks = slow(performance_state=8, utilization_ratio=0.0)
     assert [looks.standing() for _ in range(10)] == [[]] * 10
-    assert looks.writes == 0
+    assert looks.memory.seen == ()
 
 
 def test_a_link_that_is_slow_at_work_is_told_at_the_fifth_look() -> None:
