@@ -34,7 +34,6 @@ KINDS = ("node", "gpu", "mig", "nic", "nvswitch", "bridge")
 # What the node's row has as soon as somebody looked for a learned file, and for the machine's kind.
 LEARNED = ("topology_learned", "topology_changed_total")
 KIND = ("gpus_on_bus", "machine_profile")
-UNREADABLE = "the learned profile cannot be read; make it a file of text that the agent's user may read, or delete it"
 UNTOLD = "what was learned is not known now, as the source topology does not tell; see `gpuguard status`"
 SPEED = "pcie_speed"
 BLAME: dict[str, Blame] = {
@@ -110,8 +109,6 @@ class TopologyDrift:
             return msgspec.structs.replace(memory, untold=untold), (self._profile(at, words),)
         learned = told and bool(str(node.get("topology_learned", "")).strip())
         try:
-            if learned and node["topology_learned"] is None:
-                raise ConfigInvalid([UNREADABLE])
             # Of a machine whose kind nobody has told yet, as when the agent begins, nothing can be taken back.
             settled = memory.learned or not node.keys().isdisjoint(KIND)
             verdict = self._verdict(rows) or (Verdict() if settled else None)

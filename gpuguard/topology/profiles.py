@@ -24,6 +24,7 @@ Rows = Mapping[SubjectId, Mapping[str, Value]]
 # A cell of a matrix that says nothing.
 NOTHING = "-"
 LEARNED = "the learned profile"
+UNREADABLE = f"{LEARNED} cannot be read; make it a file of text that the agent's user may read, or delete it"
 # NVIDIA's own driver, as the kernel calls it.
 DRIVER = "nvidia"
 _CELL = re.compile(rf"(?:NV[1-9][0-9]?|{'|'.join(LEVELS)}|{SELF}|{NOTHING})$", re.ASCII)
@@ -175,10 +176,12 @@ def expect(rows: Rows, profiles: Mapping[str, Expected]) -> Expected | None:
 
     Reads   topology_learned, machine_profile, gpus_expected and ib_ports_expected of the node; nvlinks_expected,
             pcie_link_width_expected and pcie_link_generation_expected of each GPU
-    Raises  ConfigInvalid when the learned file has mistakes, or names a profile that is none
+    Raises  ConfigInvalid when the learned file cannot be read, has mistakes, or names a profile that is none
     """
     node = rows.get(NODE, {})
-    learned, name = node.get("topology_learned"), node.get("machine_profile")
+    learned, name = node.get("topology_learned", ""), node.get("machine_profile")
+    if learned is None:
+        raise ConfigInvalid([UNREADABLE])
     if isinstance(learned, str) and learned.strip():
         return _over(parse_learned(learned), profiles)
     profile = profiles.get(name) if isinstance(name, str) else None

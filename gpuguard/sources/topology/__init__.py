@@ -122,6 +122,19 @@ class Settings:
             raise ValueError("every and deadline must be above 0")
 
 
+def read_learned(path: Path) -> Values:
+    """What the site had learned: absent without a file, unknown where it cannot be read or is no file of text."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would read as an empty file
+            return {"topology_learned": None}
+        text = read_bytes(path, MOST_LEARNED + 1)
+        return {"topology_learned": text.decode() if len(text) <= MOST_LEARNED else None}
+    except Absent:
+        return {}
+    except (OSError, ReadFailed, UnicodeDecodeError):
+        return {"topology_learned": None}
+
+
 class Wiring:
     """The wiring of the machine under a root. `learned` is the file with what the site had learned."""
 
@@ -204,14 +217,7 @@ class Wiring:
     def _node(self) -> Values:
         self._processors = self._processors or processors.model(self._root)
         values = {**processors.nodes(self._root), **self._processors, "topology_changed_total": self._changed}
-        try:
-            text = read_bytes(self._learned, MOST_LEARNED + 1)
-            values["topology_learned"] = text.decode() if len(text) <= MOST_LEARNED else None
-        except Absent:
-            pass
-        except (ReadFailed, UnicodeDecodeError):
-            values["topology_learned"] = None
-        return values
+        return {**values, **read_learned(self._learned)}
 
 
 def build(settings: Settings, root: Path, clock: Clock, state_dir: Path) -> Rounds:
