@@ -11,7 +11,7 @@ from gpuguard.health.decide import decide
 from gpuguard.health.policy import Settings as Policy
 from gpuguard.health.state import Health
 from gpuguard.incident.ranks import COMPANIONS
-from gpuguard.model.events import AnyEvent, Booted, Sweep
+from gpuguard.model.events import Acknowledged, AnyEvent, Booted, Sweep, Tick
 from gpuguard.model.findings import Finding
 from gpuguard.model.ids import NODE, BootId, EventId, SubjectId
 from gpuguard.model.readings import Row, Values
@@ -346,6 +346,33 @@ def test_the_fault_itself_names_the_incident_and_the_wiring_its_consequence() ->
     assert subject.state == "watched"
     assert owed == []
     assert "topology_nvlinks" in COMPANIONS
+
+
+def test_a_persons_word_on_what_is_gone_for_good_holds() -> None:
+    """Its subject is healthy, has no UUID and was never seen: it is no stranger all the same."""
+    rows = learned(h100x8())
+    rows[NODE] |= {"topology_changed_total": 0, "gpus_on_bus": 8}
+    del rows[CARD]
+    day = 86400.0
+    events: list[AnyEvent] = [Booted(id=EventId("b"), at=instant(0.0), previous=None)]
+    for at in (1.0, 200.0, *(n * day for n in range(1, 20))):
+        events.append(Tick(id=EventId(f"t{at}"), at=instant(at)))
+        events.append(
+            Sweep(id=EventId(f"s{at}"), at=instant(at), source="topology", rate="slow", valid_for=1800.0, rows=rows)
+        )
+        if at == 200.0:
+            events.append(
+                Acknowledged(
+                    id=EventId("a"), at=instant(300.0), code="topology_nic_missing", subject=CARD, by="root", reason=""
+                )
+            )
+    health = Health(now=instant(0.0))
+    told: list[str] = []
+    for event in events:
+        health, decision = decide(health, event, shipped_detectors(), Policy(mode="drain"))
+        told += [transition.state for transition in decision.transitions if transition.subject == CARD]
+    assert told == ["watched", "healthy"]
+    assert health.subjects[CARD].standing == ()
 
 
 @pytest.mark.parametrize("settings", [{"hold": -1.0}, {"looks": 0}])
