@@ -295,6 +295,7 @@ def _learn(args: Namespace, wiring: "Wiring") -> int:
     from gpuguard.errors import ActionRefused
     from gpuguard.runtime.clock import SystemClock
     from gpuguard.runtime.words import date, paragraph
+    from gpuguard.sources.topology import MOST_LEARNED
     from gpuguard.topology.profiles import doubts, learn
 
     amiss = doubts(wiring.topology, wiring.kind)
@@ -303,6 +304,10 @@ def _learn(args: Namespace, wiring: "Wiring") -> int:
     if amiss and not args.force:
         raise ActionRefused("nothing was learned: mend what is amiss first, or write it down as it is with --force")
     text = learn(wiring.topology, date(SystemClock(Path(args.root)).now().utc)[:10])
+    if len(text.encode()) > MOST_LEARNED:
+        raise ActionRefused(
+            f"nothing was learned: what {len(wiring.topology.devices)} devices have is more than is read"
+        )
     if args.output == "-":
         sys.stdout.write(text)
         return 1 if amiss else 0

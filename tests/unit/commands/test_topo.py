@@ -10,6 +10,7 @@ import pytest
 
 from gpuguard import cli
 from gpuguard.commands import topo
+from gpuguard.sources import topology
 from gpuguard.topology.profiles import parse_learned
 from tests.support.machines import copied, machine
 from tests.support.shared_data import shared
@@ -317,6 +318,14 @@ def test_a_machine_is_shown_and_learned_anew_whatever_its_learned_file_is(
     assert code == 0
     assert asked(capsys, "--root", str(root), "--diff")[:2] == (0, "As it should be: the learned profile.\n")
     assert (root / "topology.toml.before").read_text() == content
+
+
+def test_more_than_is_read_is_not_learned(capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copied("l40sx4", tmp_path)
+    monkeypatch.setattr(topology, "MOST_LEARNED", 100)
+    code, _, err = asked(capsys, "--root", str(root), "--learn")
+    assert (code, "more than is read" in err) == (2, True)
+    assert not (root / "topology.toml").exists()
 
 
 def test_what_is_learned_can_be_read_by_the_agents_user(
