@@ -26,6 +26,7 @@ from gpuguard.sweeping.gpus import DEVICES
 from gpuguard.sweeping.links import Links
 
 RDMA, NET = "sys/class/infiniband", "sys/class/net"
+MOST_CARDS = 256
 MEGABIT = 1_000_000
 FASTEST = 1_600_000  # Mbit/s; 4294967295 is how old kernels print -1
 
@@ -49,7 +50,7 @@ class Card:
 
 def find(root: Path, links: Links, functions: Sequence[PciAddress]) -> list[Card]:
     """Every card among these functions of the bus and behind RDMA devices, without virtual functions where there are
-    others.
+    others; of more than any server has, those with RDMA first.
 
     Raises  ReadFailed where the kernel's lists of devices cannot be read
     """
@@ -59,7 +60,7 @@ def find(root: Path, links: Links, functions: Sequence[PciAddress]) -> list[Card
         for pci in sorted({*functions, *rdma})
     ]  # fmt: skip
     whole_ones = [card for card in cards if links.target(f"{DEVICES}/{card.pci}/physfn") is None]
-    return whole_ones or cards
+    return sorted(whole_ones or cards, key=lambda card: (not card.rdma, card.pci))[:MOST_CARDS]
 
 
 def _hanging(root: Path, links: Links, kind: str) -> dict[PciAddress, list[str]]:
