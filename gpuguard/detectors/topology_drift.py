@@ -7,7 +7,8 @@ what differs, and never asks for more than a look. Of what nobody knows now, wha
 Reads     the wiring of GPUs, network cards and bridges, of sources topology, pcie and nvml; topology_learned and
           machine_profile of the node, with what the site's settings expect; performance_state, utilization_ratio and
           PCIe traffic of each GPU, for its speed under load
-Source    NVSentinel and DCGM compare with a baseline as well; the profiles of rules/topology/ have a source each
+Source    NVSentinel and DCGM compare with a baseline as well; the profiles of rules/topology/ have a source each;
+          open-gpu-kernel-modules, kernel_nvlink.c: without an address in the fabric a GPU has no P2P through switches
 Clears    when it is as it should be, when nobody expects it any more, a reboot, a new part, or by a person
 """
 
@@ -35,7 +36,7 @@ KINDS = ("node", "gpu", "mig", "nic", "nvswitch", "bridge")
 LEARNED = ("topology_learned", "topology_changed_total")
 KIND = ("gpus_on_bus", "machine_profile")
 UNTOLD = "what was learned is not known now, as the source topology does not tell; see `gpuguard status`"
-SPEED = "pcie_speed"
+SPEED, P2P = "pcie_speed", "p2p"
 BLAME: dict[str, Blame] = {
     "gpu_missing": "hardware", "nvlinks": "hardware", "pcie_width": "hardware", "pcie_speed": "hardware",
     "nic_missing": "hardware", "acs": "configuration", "numa": "configuration", "nic_moved": "configuration",
@@ -49,13 +50,14 @@ class Settings:
     """How long something must be so, and what load is."""
 
     hold: Seconds = Seconds(120.0)  # after a driver was loaded anew its GPUs and their links come up one by one
+    p2p_hold: Seconds = Seconds(900.0)  # it is asked every ten minutes, and denied until NVSwitches are set up
     looks: int = 5  # at a slow link of a GPU at work, in a row
     apart: Seconds = Seconds(30.0)  # looks closer than this count as one
     traffic: float = 1e8  # bytes a second over PCIe are work, also where no kernel runs
 
     def __post_init__(self) -> None:
-        if self.hold < 0:
-            raise ValueError("hold: must not be negative")
+        if min(self.hold, self.p2p_hold) < 0:
+            raise ValueError("hold and p2p_hold must not be negative")
         if self.looks < 1:
             raise ValueError("looks must be at least 1")
 
@@ -169,7 +171,7 @@ class TopologyDrift:
 
     def _stands(self, seen: Seen, at: Instant) -> bool:
         enough = seen.kind != SPEED or seen.looks >= self.settings.looks
-        return enough and seen.held.lasted(self.settings.hold, at)
+        return enough and seen.held.lasted(self.settings.p2p_hold if seen.kind == P2P else self.settings.hold, at)
 
     def _finding(self, kind: str, subject: SubjectId, at: Instant, stands: bool, reason: str) -> Finding:
         news = kind in NEWS

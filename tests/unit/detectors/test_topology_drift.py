@@ -151,6 +151,16 @@ def test_tables_of_the_rules_that_somebody_broke_are_a_finding() -> None:
     assert "rules/topology/mine.toml: [a]" in finding.reason
 
 
+def test_peers_that_the_driver_denied_as_it_came_up_are_asked_again_first() -> None:
+    """An agent that begins with the machine asks before the fabric manager is done, and again after ten minutes."""
+    looks = Looks(broken("p2p"))
+    assert [looks.standing(300.0) for _ in range(5)] == [[], [], [], [(GPU, "topology_p2p")], [(GPU, "topology_p2p")]]
+    looks = Looks(broken("p2p"))
+    assert [looks.standing(300.0) for _ in range(2)] == [[], []]
+    looks.rows = h100x8()
+    assert [looks.standing(300.0) for _ in range(4)] == [[], [], [], []]
+
+
 # --- while nobody can tell ------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[str], bool]] = {
@@ -213,7 +223,7 @@ def test_an_agent_that_begins_anew_takes_nothing_back(profile: str, kind: str) -
         learned(rows)
     looks = Looks(rows)
     looks.look()
-    looks.look(120.0)
+    looks.look(900.0)
     told = {(f.subject, f.code) for f in looks.look() if f.stands}
     before = looks.memory.seen
     for count in range(len(PARTS) + 1):
@@ -375,7 +385,7 @@ def test_a_persons_word_on_what_is_gone_for_good_holds() -> None:
     assert health.subjects[CARD].standing == ()
 
 
-@pytest.mark.parametrize("settings", [{"hold": -1.0}, {"looks": 0}])
+@pytest.mark.parametrize("settings", [{"hold": -1.0}, {"p2p_hold": -1.0}, {"looks": 0}])
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         Settings(**settings)  # type: ignore[arg-type]  # as given
