@@ -8,7 +8,6 @@ Shape   rules/topology/*.toml: see the head of hgx.toml there; a learned file ex
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeGuard, TypeVar
@@ -19,6 +18,7 @@ from gpuguard.errors import ConfigInvalid, NotUnderstood
 from gpuguard.model.ids import NODE, SubjectId, kind_of, parse_pci_address
 from gpuguard.model.readings import Value
 from gpuguard.model.topology import LEVELS, SELF, Device, Level, Topology
+from gpuguard.topology.tables import load
 
 Rows = Mapping[SubjectId, Mapping[str, Value]]
 # A cell of a matrix that says nothing.
@@ -31,9 +31,6 @@ _CELL = re.compile(rf"(?:NV[1-9][0-9]?|{'|'.join(LEVELS)}|{SELF}|{NOTHING})$", r
 T = TypeVar("T")
 # No machine has more of anything, and what is written to a person must stay short.
 Number = Annotated[int, msgspec.Meta(ge=0, le=4095)]
-_STRING = re.compile(r"\"[^\"\n]*\"|'[^'\n]*'")
-# The parser takes time that grows with the square of the parts of a dotted key; ours have two.
-MOST_PARTS = 16
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -244,12 +241,9 @@ def _of_each(rows: Rows, column: str) -> int | None:
 
 
 def _tables(text: str, where: str, mistakes: list[str]) -> dict[str, Any]:  # Any: as TOML holds
-    if any(_STRING.sub("", line).count(".") > MOST_PARTS for line in text.splitlines() if "#" not in line[:1]):
-        mistakes.append(f"{where}: a key of more than {MOST_PARTS} parts; correct it")
-        return {}
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        return load(text)
+    except ValueError as error:
         mistakes.append(f"{where}: {str(error)[:200]}; correct it")
         return {}
 
