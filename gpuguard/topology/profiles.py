@@ -30,7 +30,8 @@ DRIVER = "nvidia"
 _CELL = re.compile(rf"(?:NV[1-9][0-9]?|{'|'.join(LEVELS)}|{SELF}|{NOTHING})$", re.ASCII)
 T = TypeVar("T")
 # No machine has more of anything, and what is written to a person must stay short.
-Number = Annotated[int, msgspec.Meta(ge=0, le=4095)]
+MOST = 4095
+Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -346,8 +347,12 @@ def key_of(device: Device) -> str:
 
 
 def _table(head: str, values: Mapping[str, object]) -> str:
-    lines = [f"{key} = {_value(value)}" for key, value in values.items() if value is not None and value != ()]
-    return "\n".join([head, *lines, ""])
+    said = {key: value for key, value in values.items() if value is not None and value != () and _can_be(value)}
+    return "\n".join([head, *(f"{key} = {_value(value)}" for key, value in said.items()), ""])
+
+
+def _can_be(value: object) -> bool:
+    return not isinstance(value, int) or 0 <= value <= MOST
 
 
 def _value(value: object) -> str:
