@@ -86,7 +86,7 @@ def run(args: Namespace) -> int:
 
     Raises  Absent where nothing is known of the wiring; NotUnderstood for a file in no form that is known
     """
-    from gpuguard.errors import UsageError
+    from gpuguard.errors import ConfigInvalid, UsageError
 
     if args.free and args.best is None:
         raise UsageError("--free goes with --best K: it says among which GPUs to choose")
@@ -109,8 +109,12 @@ def run(args: Namespace) -> int:
         raise UsageError("--between: name two GPUs or more")
     if args.learn:
         return _learn(args, wiring)
+    if args.diff and wiring.mistakes:
+        raise ConfigInvalid(list(wiring.mistakes))
     _write(args, _answer(args, wiring))
-    return 1 if wiring.differences and not (args.format or args.best or args.between) else 0
+    if args.format or args.best or args.between:
+        return 0
+    return 2 if wiring.mistakes else 1 if wiring.differences else 0
 
 
 def _wiring(args: Namespace) -> "Wiring":
@@ -207,7 +211,12 @@ def _differences(wiring: "Wiring") -> Iterator[str]:
     from gpuguard.runtime.words import paragraph
 
     learn = "" if wiring.layout is not None else "`gpuguard topo --learn` writes down what it is now, and "
-    if wiring.expected is None:
+    if wiring.mistakes:
+        yield "What this machine should be is not known:"
+        for mistake in wiring.mistakes:
+            yield from paragraph(mistake, hanging=2)
+        yield from paragraph("`gpuguard topo --learn` writes the learned profile anew.")
+    elif wiring.expected is None:
         yield from paragraph(
             f"What this machine should be is not known, which is no fault: {learn}--profile NAME compares with a kind "
             "of machine."
@@ -323,6 +332,7 @@ def _json(args: Namespace, wiring: "Wiring") -> str:
         ],
         "profile": None if wiring.expected is None else wiring.expected.title, "notes": list(topology.notes),
         "placement": placement(topology), "distances": _distances(topology), "graph": msgspec.to_builtins(topology),
+        "mistakes": list(wiring.mistakes),
     }  # fmt: skip
     if args.best:
         answer["chosen"] = _chosen(topology, args.best, args.free)
@@ -403,9 +413,12 @@ def _learn(args: Namespace, wiring: "Wiring") -> int:
 
     Raises  ActionRefused where something is amiss, or the file cannot be written
     """
+    import os
+
     from gpuguard.errors import ActionRefused
     from gpuguard.runtime.clock import SystemClock
     from gpuguard.runtime.words import date, paragraph
+    from gpuguard.sources.topology import MOST_LEARNED
     from gpuguard.topology.profiles import doubts, learn
 
     amiss = doubts(wiring.topology, wiring.kind)
@@ -414,12 +427,19 @@ def _learn(args: Namespace, wiring: "Wiring") -> int:
     if amiss and not args.force:
         raise ActionRefused("nothing was learned: mend what is amiss first, or write it down as it is with --force")
     text = learn(wiring.topology, date(SystemClock(Path(args.root)).now().utc)[:10])
+    if len(text.encode()) > MOST_LEARNED:
+        raise ActionRefused(
+            f"nothing was learned: what {len(wiring.topology.devices)} devices have is more than is read"
+        )
     if args.output == "-":
         sys.stdout.write(text)
         return 1 if amiss else 0
-    path = Path(args.output) if args.output else _learned(args)
+    path = Path(os.path.realpath(args.output or _learned(args)))  # what a link leads to may be on another disk
+    if path.exists() and not path.is_file():
+        raise ActionRefused(f"{path} is there and no file; remove it, or name another place with --output")
     before = path.with_name(f"{path.name}.before") if path.exists() else None
     _replace(path, text, before)
+    path.chmod(0o644)  # the agent reads it as another user
     kept = f" What was expected before is in {before}." if before else ""
     told = f"{path}: {len(wiring.topology.devices)} devices are expected here from now on.{kept}"
     sys.stdout.write(_lines(paragraph(told, hanging=2)))
@@ -435,7 +455,7 @@ def _learned(args: Namespace) -> Path:
 
 
 def _replace(path: Path, text: str, before: Path | None = None) -> None:
-    """The file says this, or what it said; `before` is what it said.
+    """The file says this, or what it said; `before` is what it said. A link stays one, and so does a device.
 
     Raises  ActionRefused when it cannot be written
     """
@@ -443,23 +463,31 @@ def _replace(path: Path, text: str, before: Path | None = None) -> None:
 
     from gpuguard.errors import ActionRefused
 
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if path.exists() and not path.is_file():
+            with path.open("w", encoding="utf-8") as device:  # /dev/stdout, or a pipe of the shell
+                device.write(text)
+            return
+        target = Path(os.path.realpath(path))
+        fresh = target.with_name(f".{target.name}.{os.getpid()}")
+        fresh.unlink(missing_ok=True)
         try:
-            with fresh.open("w", encoding="utf-8") as file:
+            with fresh.open("x", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
+            if target.exists():
+                fresh.chmod(target.stat().st_mode & 0o777)
             if before is not None:
                 before.unlink(missing_ok=True)
-                os.link(path, before)
-            fresh.replace(path)
+                os.link(target, before)
+            fresh.replace(target)
         except BaseException:
             fresh.unlink(missing_ok=True)
             raise
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ActionRefused(
-            f"cannot write {path}: {error.strerror or error}; name another place with --output"
+            f"cannot write {path}: {getattr(error, 'strerror', None) or error}; name another place with --output"
         ) from error
 
 

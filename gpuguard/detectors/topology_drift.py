@@ -7,7 +7,8 @@ what differs, and never asks for more than a look. Of what nobody knows now, wha
 Reads     the wiring of GPUs, network cards and bridges, of sources topology, pcie and nvml; topology_learned and
           machine_profile of the node, with what the site's settings expect; performance_state, utilization_ratio and
           PCIe traffic of each GPU, for its speed under load
-Source    NVSentinel and DCGM compare with a baseline as well; the profiles of rules/topology/ have a source each
+Source    NVSentinel and DCGM compare with a baseline as well; the profiles of rules/topology/ have a source each;
+          open-gpu-kernel-modules, kernel_nvlink.c: without an address in the fabric a GPU has no P2P through switches
 Clears    when it is as it should be, when nobody expects it any more, a reboot, a new part, or by a person
 """
 
@@ -29,7 +30,11 @@ from gpuguard.topology.build import build as build_graph
 from gpuguard.topology.drift import NEWS, Verdict, judge
 from gpuguard.topology.profiles import Expected, expect, parse
 
-SPEED = "pcie_speed"
+# What the node's row has as soon as somebody looked for a learned file, and for the machine's kind.
+LEARNED = ("topology_learned", "topology_changed_total")
+KIND = ("gpus_on_bus", "machine_profile")
+UNTOLD = "what was learned is not known now, as the source topology does not tell; see `gpuguard status`"
+SPEED, P2P = "pcie_speed", "p2p"
 BLAME: dict[str, Blame] = {
     "gpu_missing": "hardware", "nvlinks": "hardware", "pcie_width": "hardware", "pcie_speed": "hardware",
     "nic_missing": "hardware", "acs": "configuration", "numa": "configuration", "nic_moved": "configuration",
@@ -43,13 +48,14 @@ class Settings:
     """How long something must be so, and what load is."""
 
     hold: Seconds = Seconds(120.0)  # after a driver was loaded anew its GPUs and their links come up one by one
+    p2p_hold: Seconds = Seconds(900.0)  # it is asked every ten minutes, and denied until NVSwitches are set up
     looks: int = 5  # at a slow link of a GPU at work, in a row
     apart: Seconds = Seconds(30.0)  # looks closer than this count as one
     traffic: float = 1e8  # bytes a second over PCIe are work, also where no kernel runs
 
     def __post_init__(self) -> None:
-        if self.hold < 0:
-            raise ValueError("hold: must not be negative")
+        if min(self.hold, self.p2p_hold) < 0:
+            raise ValueError("hold and p2p_hold must not be negative")
         if self.looks < 1:
             raise ValueError("looks must be at least 1")
 
@@ -65,9 +71,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What differed at the last look, or did when anybody could tell last."""
+    """What differed at the last look, or did when anybody could tell last; whether it was compared with what the site
+    learned, and since when nobody tells of that."""
 
     seen: tuple[Seen, ...] = ()
+    learned: bool = False
+    untold: Held = Held()
 
 
 class TopologyDrift:
@@ -93,21 +102,33 @@ class TopologyDrift:
         if not rows:
             return memory, ()
         at = next(iter(rows.values())).at
+        node = rows[NODE].values if NODE in rows else {}
+        told = not node.keys().isdisjoint(LEARNED)
+        untold = memory.untold.told(memory.learned and not told, at)
+        if untold.since is not None:
+            words = [UNTOLD] if untold.lasted(self.settings.hold, at) else []
+            return msgspec.structs.replace(memory, untold=untold), (self._profile(at, words),)
+        learned = told and bool(str(node.get("topology_learned", "")).strip())
         try:
-            verdict = self._verdict(rows)
+            # Of a machine whose kind nobody has told yet, as when the agent begins, nothing can be taken back.
+            settled = memory.learned or not node.keys().isdisjoint(KIND)
+            verdict = self._verdict(rows) or (Verdict() if settled else None)
         except ConfigInvalid as error:
-            return memory, (self._profile(at, error.mistakes),)
+            return msgspec.structs.replace(memory, learned=learned, untold=untold), (self._profile(at, error.mistakes),)
+        if verdict is None:
+            return memory, (self._profile(at, ()),)
         seen, findings = self._held(memory, verdict, at)
-        after = Memory(seen=tuple(seen))
+        after = Memory(seen=tuple(seen), learned=learned)
         return (memory if after == memory else after), (self._profile(at, ()), *findings)
 
-    def _verdict(self, rows: Mapping[SubjectId, Row]) -> Verdict:
+    def _verdict(self, rows: Mapping[SubjectId, Row]) -> Verdict | None:
+        """What differs; None where nobody knows what should be."""
         values = {name: row.values for name, row in rows.items()}
         if self._profiles is None:
             self._profiles = parse(self._rules.texts("topology"))
         expected = expect(values, self._profiles)
         if expected is None:
-            return Verdict()
+            return None
         busy = {name for name, row in rows.items() if kind_of(name) == "gpu" and self._is_busy(row)}
         return judge(build_graph(values), expected, busy)
 
@@ -131,7 +152,7 @@ class TopologyDrift:
             findings.append(self._finding(*key, at, self._stands(seen, at), f"{first.words}{more}"))
         for key, seen in known.items():  # what is left differs no more, or nobody can tell
             begun = key[0] == SPEED and not self._stands(seen, at)
-            if key in verdict.unknown and not begun:
+            if (key in verdict.unknown or kind_of(key[1]) in verdict.unseen) and not begun:
                 kept.append(seen)
             else:
                 findings.append(self._finding(*key, at, False, ""))
@@ -149,7 +170,7 @@ class TopologyDrift:
 
     def _stands(self, seen: Seen, at: Instant) -> bool:
         enough = seen.kind != SPEED or seen.looks >= self.settings.looks
-        return enough and seen.held.lasted(self.settings.hold, at)
+        return enough and seen.held.lasted(self.settings.p2p_hold if seen.kind == P2P else self.settings.hold, at)
 
     def _finding(self, kind: str, subject: SubjectId, at: Instant, stands: bool, reason: str) -> Finding:
         news = kind in NEWS

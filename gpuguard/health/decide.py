@@ -240,7 +240,7 @@ class _Desk:
             subject.id
             for subject in self.subjects.values()
             if subject.state == "healthy"
-            and not (subject.standing or subject.uuid or subject.seen or subject.applied)
+            and not (subject.standing or subject.uuid or subject.seen or subject.applied or subject.accepted)
             and subject.id != NODE
             and (seconds_between(subject.since, self.now) or 0.0) > STRANGER_KEPT
         ]

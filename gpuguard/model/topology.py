@@ -46,14 +46,16 @@ class NvLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """What only a GPU has. `minor` is N of /dev/nvidiaN; `compute` the capability, as (9, 0); `memory_node` the NUMA
-    node of its own memory, on coherent parts; `clique` names its NVLink domain beyond the node."""
+    """What only a GPU has. `driver` is the kernel's; `minor` is N of /dev/nvidiaN; `compute` the capability, as
+    (9, 0); `memory_node` the NUMA node of its own memory, on coherent parts; `clique` names its NVLink domain beyond
+    the node."""
 
     index: int | None = None
     uuid: str | None = None
     serial: str | None = None
     product: str | None = None
     pci_id: str | None = None
+    driver: str | None = None
     minor: int | None = None
     compute: tuple[int, int] | None = None
     memory_node: int | None = None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuguard.errors import Absent, NotUnderstood, UsageError
+from gpuguard.errors import Absent, ConfigInvalid, NotUnderstood, UsageError
 from gpuguard.model.health import Snapshot
 from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.model.readings import Values, merged
@@ -14,6 +14,8 @@ from gpuguard.model.topology import Difference, Topology
 from gpuguard.ports import Clock
 from gpuguard.runtime.assembly import Parts, RulesFolder
 from gpuguard.runtime.board import measured
+from gpuguard.runtime.look import look
+from gpuguard.sources.topology import LEARNED, read_learned
 from gpuguard.topology.build import build
 from gpuguard.topology.drift import compare
 from gpuguard.topology.matrix import Layout, read
@@ -32,24 +34,23 @@ Rows = dict[SubjectId, Values]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiring:
     """A machine's wiring; `expected` is None where nobody knows what it should be, `kind` is what its kind is alone,
-    less what was learned. `layout` is how a matrix that was read was printed."""
+    less what was learned. `mistakes` are those of what was learned, with which nothing is compared then. `layout` is
+    how a matrix that was read was printed."""
 
     topology: Topology
     expected: Expected | None
     kind: Expected | None = None
     differences: tuple[Difference, ...]
+    mistakes: tuple[str, ...] = ()
     layout: Layout | None = None
 
 
 def of_machine(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock, profile: str | None = None) -> Wiring:
     """The wiring of the machine under `root`, by the agent that runs or by a look of one's own.
 
-    Raises  Absent where there is neither a GPU nor a network card; UsageError for a profile that is none; ConfigInvalid
-            where the learned profile has mistakes
+    Raises  Absent where there is neither a GPU nor a network card; UsageError for a profile that is none
     """
-    others = tuple(name for name in parts.agent.sources if name not in SOURCES)
-    snapshot, _ = measured(parts, state_dir=state_dir, root=root, clock=clock, without=others)
-    rows = rows_of(snapshot)
+    rows = _rows(parts, state_dir, root, clock)
     topology = build(rows, host=host_of(root))
     if not topology.devices:
         raise Absent(
@@ -59,8 +60,29 @@ def of_machine(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock
     profiles = known_profiles()
     node = {column: value for column, value in rows.get(NODE, {}).items() if column != LEARNED_COLUMN}
     kind = expect({**rows, NODE: node}, profiles) if profile is None else chosen(profile, profiles)
-    expected = expect(rows, profiles) if profile is None else kind
-    return Wiring(topology=topology, expected=expected, kind=kind, differences=_compared(topology, expected))
+    mistakes: tuple[str, ...] = ()
+    try:
+        expected = expect(rows, profiles) if profile is None else kind
+    except ConfigInvalid as error:  # the wiring can be shown all the same, and learned anew
+        expected, mistakes = None, tuple(error.mistakes)
+    differences = _compared(topology, expected)
+    return Wiring(topology=topology, expected=expected, kind=kind, differences=differences, mistakes=mistakes)
+
+
+def _rows(parts: Parts, state_dir: Path | None, root: Path, clock: Clock) -> Rows:
+    """What the agent knows of the wiring, or a look of one's own where it knows nothing: one of an older version does
+    not. What was learned is read anew: the agent may have looked ten minutes ago."""
+    others = tuple(name for name in parts.agent.sources if name not in SOURCES)
+    snapshot, by = measured(parts, state_dir=state_dir, root=root, clock=clock, without=others)
+    rows = rows_of(snapshot)
+    if by != "agent" or "topology" not in parts.agent.sources:
+        return rows
+    if not any("topology_changed_total" in values for values in rows.values()):
+        return rows_of(look(parts, state_dir=state_dir, root=root, clock=clock, without=others))
+    now = read_learned(Path(parts.agent.state_dir) / LEARNED)
+    if None not in now.values():  # else the agent may read what its caller may not
+        rows[NODE] = {column: value for column, value in rows[NODE].items() if column != LEARNED_COLUMN} | now
+    return rows
 
 
 def of_matrix(text: str, profile: str | None = None, host: str | None = None) -> Wiring:

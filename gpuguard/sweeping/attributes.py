@@ -33,10 +33,13 @@ def parse_lanes(text: str) -> int | None:
     return lanes if lanes is not None and 0 < lanes <= MOST_LANES else None
 
 
+MOST_NODES = 4096  # more than any kernel can be made for
+
+
 def parse_numa_node(text: str) -> int | None:
     """The NUMA node; -1 is the kernel's word for unknown."""
     node = whole(text)
-    return node if node is not None and node >= 0 else None
+    return node if node is not None and 0 <= node < MOST_NODES else None
 
 
 def parse_rate(text: str) -> int | None:

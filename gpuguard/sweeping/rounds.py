@@ -26,9 +26,11 @@ class Rounds:
     """
 
     def __init__(
-        self, name: str, read: Callable[[Instant], Rows], clock: Clock, *, every: float, rate: Rate = "medium"
-    ) -> None:
-        """Reads nothing yet."""
+        self, name: str, read: Callable[[Instant], Rows], clock: Clock, *, every: float, rate: Rate = "medium",
+        rest: Callable[[], float] | None = None,
+    ) -> None:  # fmt: skip
+        """Reads nothing yet. `rest` tells after each sweep how long to wait for the next, where that is not `every`."""
+        self._rest = rest
         self.name = name
         self.read, self._clock, self.every, self.rate = read, clock, every, rate
         self._stopping = threading.Event()
@@ -46,7 +48,7 @@ class Rounds:
             if rows and not caught_up:
                 emit(Batch(source=self.name, events=()))
             caught_up = True
-            self._rest_until(now.mono + self.every, emit)
+            self._rest_until(now.mono + (self.every if self._rest is None else self._rest()), emit)
 
     def _rest_until(self, due: float, emit: Callable[[Batch], None]) -> None:
         while (left := due - self._clock.now().mono) > 0:

@@ -89,8 +89,9 @@ def _gpu(name: SubjectId, row: Mapping[str, Value], instances: tuple[str, ...]) 
         ),
         gpu=Gpu(
             index=_number(row, "gpu_index"), uuid=_text(row, "gpu_uuid"), serial=_text(row, "gpu_serial"),
-            product=_text(row, "gpu_name"), pci_id=_text(row, "gpu_pci_id"), minor=_number(row, "gpu_minor"),
-            compute=_capability(_text(row, "gpu_compute_capability")), memory_node=_number(row, "gpu_memory_numa_node"),
+            product=_text(row, "gpu_name"), pci_id=_text(row, "gpu_pci_id"), driver=_text(row, "gpu_driver"),
+            minor=_number(row, "gpu_minor"), compute=_capability(_text(row, "gpu_compute_capability")),
+            memory_node=_number(row, "gpu_memory_numa_node"),
             clique=_clique(row), mig=_flag(row, "mig_mode"), instances=instances,
             links=_links(row),
         ),

@@ -16,7 +16,7 @@ import msgspec
 from gpuguard.model.ids import NODE
 from gpuguard.model.topology import LEVELS, Device, Difference, DifferenceKind, Level, Topology
 from gpuguard.topology.names import joined
-from gpuguard.topology.profiles import Expected, Slot, is_number, key_of, links_up, redirecting, silent
+from gpuguard.topology.profiles import Expected, Slot, is_number, key_of, links_up, numa_nodes, redirecting, silent
 
 # Gravest first.
 ORDER: tuple[DifferenceKind, ...] = (
@@ -31,10 +31,12 @@ _BOND = re.compile(r"NV(\d+)$", re.ASCII)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences, and of which kind and subject nobody can tell now whether there is one."""
+    """The differences, and of which kind and subject nobody can tell now whether there is one; `unseen` are kinds of
+    subjects of which none is known at all."""
 
     differences: tuple[Difference, ...] = ()
     unknown: frozenset[tuple[str, str]] = frozenset()
+    unseen: frozenset[str] = frozenset()
 
 
 def compare(topology: Topology, expected: Expected, busy: Collection[str] = ()) -> tuple[Difference, ...]:
@@ -63,7 +65,8 @@ def judge(topology: Topology, expected: Expected, busy: Collection[str] = ()) ->
     # A device that is gone, as the graph has it after a GPU moved, may have been looked for in two ways.
     told = sorted(desk.differences, key=lambda one: ORDER.index(one.kind))
     said = {(one.kind, one.subject) for one in told}
-    return Verdict(differences=tuple(told), unknown=frozenset(desk.unknown - said))
+    unseen = {kind for kind, looked in (("gpu", topology.gpus), ("nic", desk.looked())) if not looked}
+    return Verdict(differences=tuple(told), unknown=frozenset(desk.unknown - said), unseen=frozenset(unseen))
 
 
 def subject_of(device: Device) -> str:
@@ -140,9 +143,12 @@ class _Desk:
             )  # fmt: skip
 
     def tell_silent(self, places: Collection[int]) -> None:
+        answered = any(gpu.gpu is not None and gpu.gpu.index is not None for gpu in self.topology.gpus)
         for place in places:
             device = self.topology.devices[place]
-            if silent(self.topology, device):
+            if not answered:
+                self.cannot_tell("gpu_missing", subject_of(device))
+            elif silent(self.topology, device):
                 self.say(
                     "gpu_missing", device, "there", "silent",
                     f"{_name(device)} at {device.pci} is on the bus, but the driver does not answer for it",
@@ -182,14 +188,18 @@ class _Desk:
         for key, slot in slots.items():
             here, moved_to = by_key.get(key), by_uuid.get(slot.uuid or "")
             if here is None:
-                if moved_to is not None and moved_to not in slots:
-                    self.now_at[key] = by_key[moved_to]
-                    self.say_moved(key, slot, by_key[moved_to])
-                elif moved_to is None or by_key:
+                if moved_to is None:
                     self.say_gone(key, slot, bool(by_key))
+                    continue
+                if moved_to not in slots:  # else it is judged as what is expected there
+                    self.now_at[key] = by_key[moved_to]
+                self.say_moved(key, slot, by_key[moved_to])
                 continue
             self.now_at[key] = here
             uuid = self.uuid_at(here)
+            if uuid is None:
+                for kind in ("gpu_swapped", "gpu_moved"):
+                    self.cannot_tell(kind, f"gpu:{key}")
             if slot.uuid is None or uuid is None or uuid == slot.uuid or key in swapped:
                 continue
             other = slots.get(moved_to) if moved_to is not None else None
@@ -251,7 +261,8 @@ class _Desk:
             device = self.topology.devices[place]
             self.judge_links(place, slot)
             self.judge_pcie(device, slot)
-            if slot.path and device.path and device.pci == key and device.path != slot.path:
+            elsewhere = device.pci != key or place in self.displaced  # that is told already
+            if slot.path and device.path and device.path != slot.path and not elsewhere:
                 self.displaced.add(place)
                 was, now = _hang(slot.path), _hang(device.path)
                 self.say("distance", device, was, now, f"{_name(device)} hangs below {now}, {was} expected")
@@ -328,14 +339,14 @@ class _Desk:
     def lonely(self) -> Iterator[Device]:
         """GPUs that have no card as near as they should; of one whose distances are not all known nobody can tell."""
         level = self.expected.nic_level
-        if level is None or not self.topology.nics:
+        if level is None:
             return
         near = LEVELS[: LEVELS.index(level) + 1]
         cards = [place for place, device in enumerate(self.topology.devices) if _does_rdma(device) is not False]
         for place in self.of_kind():
             levels = [self.topology.levels[place][card] for card in cards]
             if not any(told in near for told in levels):
-                if None in levels:
+                if None in levels or not self.topology.nics:
                     self.cannot_tell("distance", subject_of(self.topology.devices[place]))
                 else:
                     yield self.topology.devices[place]
@@ -424,7 +435,7 @@ class _Desk:
     def judge_numa(self) -> None:
         """NUMA nodes of the devices that a file lists; one line where the machine has other nodes altogether."""
         want = {**self.expected.slots, **self.expected.cards}
-        nodes, count = self.expected.numa_nodes, len(self.topology.numa)
+        nodes, count = self.expected.numa_nodes, numa_nodes(self.topology)
         if nodes is not None and count and count != nodes:
             words = (
                 f"the machine has {_many(count, 'NUMA node')}, {nodes} expected: a setting of the firmware (NPS, SNC)"

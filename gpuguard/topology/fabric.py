@@ -22,7 +22,6 @@ Source    topology.conf(5) of Slurm 22.05 to 25.11, topology.yaml(5) of 25.05, a
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -30,6 +29,7 @@ from typing import Literal
 
 from gpuguard.errors import ConfigInvalid
 from gpuguard.topology.spelling import is_node
+from gpuguard.topology.tables import load
 
 # Slurm's own limit of one host list (MAX_RANGE in src/common/hostlist.c), and that of a name (HOST_NAME_MAX).
 MOST_NODES = 65536
@@ -109,8 +109,8 @@ def read(text: str) -> Fabric:
     Raises  ConfigInvalid with every mistake at once
     """
     try:
-        table = tomllib.loads(text.removeprefix("\ufeff"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        table = load(text.removeprefix("\ufeff"))
+    except ValueError as error:
         raise ConfigInvalid([f"fabric file: not TOML: {str(error)[:200]}; correct it"]) from error
     wrong = _Mistakes()
     _known(table, KEYS, "the file", wrong)

@@ -8,24 +8,30 @@ Shape   rules/topology/*.toml: see the head of hgx.toml there; a learned file ex
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, TypeGuard, TypeVar
 
 import msgspec
 
-from gpuguard.errors import ConfigInvalid
-from gpuguard.model.ids import NODE, SubjectId, kind_of
+from gpuguard.errors import ConfigInvalid, NotUnderstood
+from gpuguard.model.ids import NODE, SubjectId, kind_of, parse_pci_address
 from gpuguard.model.readings import Value
 from gpuguard.model.topology import LEVELS, SELF, Device, Level, Topology
+from gpuguard.topology.tables import load
 
 Rows = Mapping[SubjectId, Mapping[str, Value]]
 # A cell of a matrix that says nothing.
 NOTHING = "-"
 LEARNED = "the learned profile"
+UNREADABLE = f"{LEARNED} cannot be read; make it a file of text that the agent's user may read, or delete it"
+# NVIDIA's own driver, as the kernel calls it.
+DRIVER = "nvidia"
 _CELL = re.compile(rf"(?:NV[1-9][0-9]?|{'|'.join(LEVELS)}|{SELF}|{NOTHING})$", re.ASCII)
 T = TypeVar("T")
+# No machine has more of anything, and what is written to a person must stay short.
+MOST = 4095
+Number = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,18 +46,18 @@ class Slot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     uuid: str | None = None
     serial: str | None = None
     guid: str | None = None
-    numa: int | None = None
+    numa: Number | None = None
     path: tuple[str, ...] = ()
-    pcie_width: int | None = None
-    pcie_generation: int | None = None
-    nvlinks: int | None = None
+    pcie_width: Number | None = None
+    pcie_generation: Number | None = None
+    nvlinks: Number | None = None
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a learned file expects of the machine as a whole."""
 
     profile: str | None = None
-    numa_nodes: int | None = None
+    numa_nodes: Number | None = None
     acs: Literal["off"] | None = None
     p2p: Literal["OK"] | None = None
 
@@ -132,12 +138,20 @@ def parse(texts: Mapping[str, str]) -> dict[str, Expected]:
     return found
 
 
-@lru_cache(maxsize=2)  # a check asks for it at each of its looks, and the file is the same for months
 def parse_learned(text: str, where: str = LEARNED) -> Expected:
     """What a site's own file expects; `where` names the file in what is said of mistakes.
 
     Raises  ConfigInvalid with every mistake
     """
+    expected, mistakes = _learned(text, where)
+    if mistakes:
+        raise ConfigInvalid(list(mistakes))
+    return expected
+
+
+@lru_cache(maxsize=2)  # a check asks for it at each of its looks, and the file is the same for months
+def _learned(text: str, where: str) -> tuple[Expected, tuple[str, ...]]:
+    """What the file expects, and its mistakes."""
     mistakes: list[str] = []
     tables = _tables(text, where, mistakes)
     for name in tables.keys() - {"machine", "gpu", "nic", "matrix"}:
@@ -153,12 +167,12 @@ def parse_learned(text: str, where: str = LEARNED) -> Expected:
         )
     elif odd := [cell for row in rows for cell in row if not _CELL.match(cell)]:
         mistakes.append(f"{where}: [matrix]: cells: {odd[0][:20]!r} is none; write NV and a number, a level or -")
-    if mistakes:
-        raise ConfigInvalid(mistakes)
-    return Expected(
+    matrix = msgspec.structs.replace(matrix, devices=tuple(_address(name) or name for name in matrix.devices))
+    expected = Expected(
         title=LEARNED, source=where, profile=machine.profile, numa_nodes=machine.numa_nodes, acs=machine.acs,
         p2p=machine.p2p, slots=slots, cards=cards, matrix=matrix,
     )  # fmt: skip
+    return expected, tuple(mistakes)
 
 
 def expect(rows: Rows, profiles: Mapping[str, Expected]) -> Expected | None:
@@ -166,10 +180,12 @@ def expect(rows: Rows, profiles: Mapping[str, Expected]) -> Expected | None:
 
     Reads   topology_learned, machine_profile, gpus_expected and ib_ports_expected of the node; nvlinks_expected,
             pcie_link_width_expected and pcie_link_generation_expected of each GPU
-    Raises  ConfigInvalid when the learned file has mistakes, or names a profile that is none
+    Raises  ConfigInvalid when the learned file cannot be read, has mistakes, or names a profile that is none
     """
     node = rows.get(NODE, {})
-    learned, name = node.get("topology_learned"), node.get("machine_profile")
+    learned, name = node.get("topology_learned", ""), node.get("machine_profile")
+    if learned is None:
+        raise ConfigInvalid([UNREADABLE])
     if isinstance(learned, str) and learned.strip():
         return _over(parse_learned(learned), profiles)
     profile = profiles.get(name) if isinstance(name, str) else None
@@ -233,8 +249,8 @@ def _of_each(rows: Rows, column: str) -> int | None:
 
 def _tables(text: str, where: str, mistakes: list[str]) -> dict[str, Any]:  # Any: as TOML holds
     try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return load(text)
+    except ValueError as error:
         mistakes.append(f"{where}: {str(error)[:200]}; correct it")
         return {}
 
@@ -242,7 +258,7 @@ def _tables(text: str, where: str, mistakes: list[str]) -> dict[str, Any]:  # An
 def _convert(table: object, kind: type[T], place: str, mistakes: list[str]) -> T | None:
     try:
         return msgspec.convert(table, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ValueError) as error:
         mistakes.append(f"{place}: {error}; correct or delete it")
         return None
 
@@ -254,10 +270,23 @@ def _slots(tables: Mapping[str, object], kind: str, where: str, mistakes: list[s
         return {}
     found: dict[str, Slot] = {}
     for name, table in listed.items():
-        slot = _convert(table, Slot, f"{where}: [{kind}.{name[:40]}]", mistakes)
-        if slot is not None:
-            found[name] = slot
+        place = f"{where}: [{kind}.{_line(name)[:40]}]"
+        key = _address(name) if kind == "gpu" else name
+        if key is None:
+            mistakes.append(f"{place}: no address on the PCI bus; write it as 0000:1b:00.0, or delete the table")
+        elif key in found:
+            mistakes.append(f"{place}: there are two of this address; delete one")
+        elif (slot := _convert(table, Slot, place, mistakes)) is not None:
+            found[key] = slot
     return found
+
+
+def _address(name: str) -> str | None:
+    """A PCI address in gpuguard's spelling, however a person wrote it; None for what is none."""
+    try:
+        return parse_pci_address(name)
+    except NotUnderstood:
+        return None
 
 
 # --- learning --------------------------------------------------------------------------------------------------------
@@ -280,7 +309,7 @@ def learn(topology: Topology, date: str) -> str:
     """
     parts = [HEAD.format(date=_line(date), host=f" on {_line(topology.host)}" if topology.host else "")]
     whole = {
-        "profile": topology.machine, "numa_nodes": len(topology.numa) or None,
+        "profile": topology.machine, "numa_nodes": numa_nodes(topology),
         "acs": "off" if redirecting(topology) == () else None,
         "p2p": "OK" if _statuses(topology) == {"OK"} else None,
     }  # fmt: skip
@@ -324,8 +353,12 @@ def key_of(device: Device) -> str:
 
 
 def _table(head: str, values: Mapping[str, object]) -> str:
-    lines = [f"{key} = {_value(value)}" for key, value in values.items() if value is not None and value != ()]
-    return "\n".join([head, *lines, ""])
+    said = {key: value for key, value in values.items() if value is not None and value != () and _can_be(value)}
+    return "\n".join([head, *(f"{key} = {_value(value)}" for key, value in said.items()), ""])
+
+
+def _can_be(value: object) -> bool:
+    return not isinstance(value, int) or 0 <= value <= MOST
 
 
 def _value(value: object) -> str:
@@ -386,9 +419,19 @@ def is_number(value: int | None) -> TypeGuard[int]:
     return value is not None and value > 0
 
 
+def numa_nodes(topology: Topology) -> int | None:
+    """How many NUMA nodes have processors; None where nobody knows. Those of memory alone come and go: a GPU's own
+    comes with its driver, and with each of its instances in MIG mode."""
+    known = [node.cpus for node in topology.numa]
+    return None if None in known else sum(cpus != "" for cpus in known) or None
+
+
 def silent(topology: Topology, device: Device) -> bool:
-    """Whether a GPU is on the bus and does not answer the driver, which answers for others."""
+    """Whether a GPU is on the bus and does not answer the driver, which answers for others. One that another driver
+    has, as vfio-pci where it is passed to a guest, has nothing to answer."""
     if device.gpu is None or device.gpu.index is not None or device.pci is None:
+        return False
+    if device.gpu.driver not in (None, DRIVER):
         return False
     return any(gpu.gpu is not None and gpu.gpu.index is not None for gpu in topology.gpus)
 

@@ -33,6 +33,7 @@ from gpuguard.sweeping.rounds import Rounds, Rows
 NAME = "topology"
 LEARNED = "topology.toml"
 MOST_LEARNED = 256 * 1024
+GONE_LOOKS = 3
 # What makes two looks differ: where things hang and what they are, not how they do.
 WIRING = (
     "gpu_pci_path", "gpu_numa_node", "nvswitch_pci_path", "nvswitch_numa_node", "nic_pci", "nic_pci_path",
@@ -64,6 +65,7 @@ _PATH = "Root complex and bridges above it, from the root down."
 QUANTITIES: tuple[Quantity, ...] = (
     _text("gpu_pci_path", "gpu", _PATH),
     _text("gpu_local_cpus", "gpu", "Processors that are near, as the kernel lists them."),
+    _text("gpu_driver", "gpu", "The kernel driver that has it."),
     _text("nvswitch_pci_path", "nvswitch", _PATH),
     _number("nvswitch_numa_node", "nvswitch", "The NUMA node that it hangs on."),
     _text("nic_pci", "nic", "Its address on the PCI bus."),
@@ -113,12 +115,26 @@ class Settings:
     """What a site may tune. Units: seconds."""
 
     every: Seconds = Seconds(600.0)  # the wiring is looked at this often
+    again: Seconds = Seconds(60.0)  # and so soon after a look that showed another one: a card may just be reset
     deadline: Seconds = Seconds(2.0)  # for all bridges and cards together: a read takes microseconds
 
     def __post_init__(self) -> None:
         """Raises ValueError for values that could spin."""
-        if min(self.every, self.deadline) <= 0:
-            raise ValueError("every and deadline must be above 0")
+        if min(self.every, self.again, self.deadline) <= 0:
+            raise ValueError("every, again and deadline must be above 0")
+
+
+def read_learned(path: Path) -> Values:
+    """What the site had learned: absent without a file, unknown where it cannot be read or is no file of text."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would read as an empty file
+            return {"topology_learned": None}
+        text = read_bytes(path, MOST_LEARNED + 1)
+        return {"topology_learned": text.decode() if len(text) <= MOST_LEARNED else None}
+    except Absent:
+        return {}
+    except (OSError, ReadFailed, UnicodeDecodeError):
+        return {"topology_learned": None}
 
 
 class Wiring:
@@ -126,12 +142,17 @@ class Wiring:
 
     def __init__(self, settings: Settings, root: Path, learned: Path) -> None:
         """Reads nothing yet."""
-        self._root, self._learned = root, learned
+        self._settings, self._root, self._learned = settings, root, learned
         self._apart: Apart[Values] = Apart(NAME, settings.deadline)
         self._processors: Values = {}  # they do not change, and the kernel takes its time to print them
         self._before: int | None = None
         self._changed = 0
-        self._shown: frozenset[SubjectId] = frozenset()
+        self._settled = False
+        self._shown: dict[SubjectId, int] = {}  # by how many more looks tell that it is gone, once it is
+
+    def rest(self) -> float:
+        """How long to wait for the next look: what is there now may be on its way out, or in."""
+        return self._settings.every if self._settled else min(self._settings.again, self._settings.every)
 
     def sweep(self, now: Instant) -> Rows:
         """What is known of the wiring.
@@ -149,8 +170,9 @@ class Wiring:
         rows = self._devices(links, seen, found)
         self._compare(rows)
         # What was here and is not has an empty row now; without one its last would hold for half an hour.
-        gone: Rows = {subject: {} for subject in self._shown - rows.keys()}
-        self._shown |= rows.keys()
+        gone: Rows = {subject: {} for subject in self._shown if subject not in rows}
+        left = {subject: self._shown[subject] - 1 for subject in gone}
+        self._shown = {subject: looks for subject, looks in left.items() if looks} | dict.fromkeys(rows, GONE_LOOKS)
         return {**gone, **rows, NODE: self._node()}
 
     def _devices(self, links: Links, seen: tree.Listed, found: list[cards.Card]) -> Rows:
@@ -159,6 +181,8 @@ class Wiring:
         for pci in seen.gpus:
             rows[gpu(pci)] = tree.place(root, links, pci, "gpu")
             take(rows[gpu(pci)], "gpu_local_cpus", root / DEVICES / pci / "local_cpulist", lambda text: text or None)
+            if (driver := tree.driver_of(links, pci)) is not None:
+                rows[gpu(pci)]["gpu_driver"] = driver
         rows |= {nvswitch(pci): tree.place(root, links, pci, "nvswitch") for pci in seen.switches}
         paths = {pci: tree.path_of(links, pci) or () for pci in (*seen.gpus, *seen.switches)}
         paths |= {card.pci: tree.path_of(links, card.pci) or () for card in found}
@@ -194,24 +218,18 @@ class Wiring:
         wiring = frozenset(
             (subject, column, values.get(column)) for subject, values in rows.items() for column in WIRING
         )  # fmt: skip
-        if self._before not in (None, hash(wiring)):
+        before, self._before = self._before, hash(wiring)
+        self._settled = before == self._before
+        if not self._settled and before is not None:
             self._changed += 1
-        self._before = hash(wiring)
 
     def _node(self) -> Values:
         self._processors = self._processors or processors.model(self._root)
         values = {**processors.nodes(self._root), **self._processors, "topology_changed_total": self._changed}
-        try:
-            text = read_bytes(self._learned, MOST_LEARNED + 1)
-            values["topology_learned"] = text.decode() if len(text) <= MOST_LEARNED else None
-        except Absent:
-            pass
-        except (ReadFailed, UnicodeDecodeError):
-            values["topology_learned"] = None
-        return values
+        return {**values, **read_learned(self._learned)}
 
 
 def build(settings: Settings, root: Path, clock: Clock, state_dir: Path) -> Rounds:
     """The source for the machine under `root`; a recorded one carries what was learned of it itself."""
-    learned = (state_dir if root == Path("/") else root) / LEARNED
-    return Rounds(NAME, Wiring(settings, root, learned).sweep, clock, every=settings.every, rate="slow")
+    wiring = Wiring(settings, root, (state_dir if root == Path("/") else root) / LEARNED)
+    return Rounds(NAME, wiring.sweep, clock, every=settings.every, rate="slow", rest=wiring.rest)

@@ -10,7 +10,6 @@ Source  Linux Documentation/ABI/stable/sysfs-class-infiniband, Documentation/ABI
         Documentation/networking/representors.rst: representors of functions are named pf<N>vf<N> or pf<N>sf<N>
 """
 
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,13 +19,14 @@ from gpuguard.errors import Absent, ReadFailed
 from gpuguard.model.ids import PciAddress, SubjectId
 from gpuguard.model.readings import Value, Values
 from gpuguard.sources.topology import bridges
-from gpuguard.sources.topology.tree import device_of, place, read_id
+from gpuguard.sources.topology.tree import device_of, driver_of, place, read_id
 from gpuguard.sweeping.attributes import parse_rate
 from gpuguard.sweeping.files import listed, read_text, take, whole
 from gpuguard.sweeping.gpus import DEVICES
 from gpuguard.sweeping.links import Links
 
 RDMA, NET = "sys/class/infiniband", "sys/class/net"
+MOST_CARDS = 256
 MEGABIT = 1_000_000
 FASTEST = 1_600_000  # Mbit/s; 4294967295 is how old kernels print -1
 
@@ -50,7 +50,7 @@ class Card:
 
 def find(root: Path, links: Links, functions: Sequence[PciAddress]) -> list[Card]:
     """Every card among these functions of the bus and behind RDMA devices, without virtual functions where there are
-    others.
+    others; of more than any server has, those with RDMA first.
 
     Raises  ReadFailed where the kernel's lists of devices cannot be read
     """
@@ -60,7 +60,7 @@ def find(root: Path, links: Links, functions: Sequence[PciAddress]) -> list[Card
         for pci in sorted({*functions, *rdma})
     ]  # fmt: skip
     whole_ones = [card for card in cards if links.target(f"{DEVICES}/{card.pci}/physfn") is None]
-    return whole_ones or cards
+    return sorted(whole_ones or cards, key=lambda card: (not card.rdma, card.pci))[:MOST_CARDS]
 
 
 def _hanging(root: Path, links: Links, kind: str) -> dict[PciAddress, list[str]]:
@@ -84,8 +84,8 @@ def describe(root: Path, links: Links, card: Card) -> Values:
     folder = root / DEVICES / card.pci
     values: Values = {"nic_pci": card.pci, **place(root, links, card.pci, "nic"), "nic_pci_id": read_id(folder)}
     take(values, "nic_local_cpus", folder / "local_cpulist", lambda text: text or None)
-    if (driver := links.target(f"{DEVICES}/{card.pci}/driver")) is not None:
-        values["nic_driver"] = os.path.basename(driver)
+    if (driver := driver_of(links, card.pci)) is not None:
+        values["nic_driver"] = driver
     if card.rdma:
         values["nic_rdma"] = card.rdma[0]
         take(values, "nic_guid", root / RDMA / card.rdma[0] / "node_guid", lambda text: text or None)

@@ -100,6 +100,12 @@ def bridges_of(path: tuple[str, ...]) -> tuple[PciAddress, ...]:
     return tuple(PciAddress(part) for part in path if not _ROOT.fullmatch(part))
 
 
+def driver_of(links: Links, pci: PciAddress) -> str | None:
+    """The kernel driver that has the device; None while none has."""
+    target = links.target(f"{DEVICES}/{pci}/driver")
+    return None if target is None else target.rpartition("/")[2]
+
+
 def place(root: Path, links: Links, pci: PciAddress, kind: str) -> Values:
     """Where the device hangs: columns `<kind>_pci_path` and `<kind>_numa_node`."""
     values: Values = {f"{kind}_pci_path": path_of(links, pci)}

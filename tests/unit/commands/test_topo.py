@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from gpuguard import cli
 from gpuguard.commands import topo
+from gpuguard.sources import topology
 from gpuguard.topology.profiles import parse_learned
 from tests.support.machines import copied, machine
 from tests.support.shared_data import shared
@@ -410,6 +412,74 @@ def test_a_broken_learned_file_is_told_with_every_mistake(capsys: Output, tmp_pa
     assert (code, out) == (2, "")
     assert "colour" in err
     assert "[shoes]" in err
+
+
+@pytest.mark.parametrize("content", ["[gpu", "x" * 300_000, None], ids=["broken", "too long", "a pipe"])
+def test_a_machine_is_shown_and_learned_anew_whatever_its_learned_file_is(
+    capsys: Output, tmp_path: Path, content: str | None
+) -> None:
+    root = copied("l40sx4", tmp_path)
+    learned = root / "topology.toml"
+    if content is None:
+        os.mkfifo(learned)
+    else:
+        learned.write_text(content)
+    code, out, _ = asked(capsys, "--root", str(root))
+    assert code == 2
+    assert "What this machine should be is not known:\nthe learned profile" in out
+    assert facts(capsys, "--root", str(root))["mistakes"]
+    code, out, _ = asked(capsys, "--root", str(root), "--format", "matrix")
+    assert (code, out.count("\nGPU")) == (0, 4)
+    code, _, err = asked(capsys, "--root", str(root), "--learn")
+    if content is None:
+        assert (code, "is there and no file; remove it" in err) == (2, True)
+        return
+    assert code == 0
+    assert asked(capsys, "--root", str(root), "--diff")[:2] == (
+        0,
+        "Nothing differs from what is expected: the learned profile.\n",
+    )
+    assert (root / "topology.toml.before").read_text() == content
+
+
+def test_more_than_is_read_is_not_learned(capsys: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = copied("l40sx4", tmp_path)
+    monkeypatch.setattr(topology, "MOST_LEARNED", 100)
+    code, _, err = asked(capsys, "--root", str(root), "--learn")
+    assert (code, "more than is read" in err) == (2, True)
+    assert not (root / "topology.toml").exists()
+
+
+def test_what_is_learned_can_be_read_by_the_agents_user(
+    capsys: Output, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    root = copied("l40sx4", tmp_path)
+    request.addfinalizer(partial(os.umask, os.umask(0o077)))
+    for _ in range(2):
+        assert asked(capsys, "--root", str(root), "--learn")[0] == 0
+        assert (root / "topology.toml").stat().st_mode & 0o777 == 0o644
+
+
+def test_output_keeps_links_devices_and_modes(capsys: Output, tmp_path: Path) -> None:
+    """Root types it: what stands in /dev must stay there."""
+    pipe, target, link = tmp_path / "pipe", tmp_path / "matrix", tmp_path / "link"
+    os.mkfifo(pipe)
+    target.write_text("before")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        for path in (pipe, link):
+            argv = ("--root", str(machine("l40sx4")), "--format", "matrix", "--output", str(path))
+            assert asked(capsys, *argv) == (0, "", "")
+        assert os.read(reader, 1 << 16) == target.read_bytes() != b"before"
+    finally:
+        os.close(reader)
+    assert (pipe.is_fifo(), link.is_symlink(), target.stat().st_mode & 0o777) == (True, True, 0o600)
+    for odd in (tmp_path, tmp_path / "a\0b"):
+        code, _, err = asked(capsys, "--root", str(machine("l40sx4")), "--format", "matrix", "--output", str(odd))
+        assert (code, "name another place with --output" in err) == (2, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "matrix", "pipe"]
 
 
 def test_a_machine_without_gpu_or_card_says_where_to_look(capsys: Output, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """What differs is a finding after a while, goes by itself, and stays while nobody can tell."""
 
+import itertools
+from collections.abc import Callable
 from typing import get_args, get_type_hints
 
 import pytest
@@ -9,7 +11,7 @@ from gpuguard.health.decide import decide
 from gpuguard.health.policy import Settings as Policy
 from gpuguard.health.state import Health
 from gpuguard.incident.ranks import COMPANIONS
-from gpuguard.model.events import AnyEvent, Booted, Sweep
+from gpuguard.model.events import Acknowledged, AnyEvent, Booted, Sweep, Tick
 from gpuguard.model.findings import Finding
 from gpuguard.model.ids import NODE, BootId, EventId, SubjectId
 from gpuguard.model.readings import Row, Values
@@ -55,10 +57,10 @@ def learned(rows: Rows) -> Rows:
 
 
 def test_a_whole_machine_has_nothing_to_say_and_nothing_to_write() -> None:
-    for rows in (h100x8(), learned(h100x8())):
+    for rows, writes in ((h100x8(), 0), (learned(h100x8()), 1)):  # that there is a file is remembered
         looks = Looks(rows)
         assert [looks.standing() for _ in range(6)] == [[]] * 6
-        assert looks.writes == 0
+        assert looks.writes == writes
 
 
 def test_it_waits_while_hardware_comes_up_and_takes_back_what_it_said() -> None:
@@ -125,10 +127,10 @@ def test_a_file_with_mistakes_is_a_finding_and_no_crash() -> None:
     looks = Looks(hold=0.0)
     looks.rows[GPU]["nvlink_up"] = DOWN
     looks.look()
-    looks.rows[NODE]["topology_learned"] = "[gpu.x]\nfoo = 1\n[gpu.y]\nfoo = 1\n"
+    looks.rows[NODE]["topology_learned"] = "[nic.x]\nfoo = 1\n[nic.y]\nfoo = 1\n"
     (finding,) = looks.look()
     assert (finding.subject, finding.code, finding.stands, finding.advice) == (NODE, "topology_profile", True, "watch")
-    assert "[gpu.x]: Object contains unknown field `foo`" in finding.reason
+    assert "[nic.x]: Object contains unknown field `foo`" in finding.reason
     assert "(and 1 more)" in finding.reason
     assert len(looks.memory.seen) == 1  # what stood before is neither confirmed nor taken back
     looks.rows[NODE]["topology_learned"] = ""
@@ -149,6 +151,113 @@ def test_tables_of_the_rules_that_somebody_broke_are_a_finding() -> None:
     assert "rules/topology/mine.toml: [a]" in finding.reason
 
 
+def test_peers_that_the_driver_denied_as_it_came_up_are_asked_again_first() -> None:
+    """An agent that begins with the machine asks before the fabric manager is done, and again after ten minutes."""
+    looks = Looks(broken("p2p"))
+    assert [looks.standing(300.0) for _ in range(5)] == [[], [], [], [(GPU, "topology_p2p")], [(GPU, "topology_p2p")]]
+    looks = Looks(broken("p2p"))
+    assert [looks.standing(300.0) for _ in range(2)] == [[], []]
+    looks.rows = h100x8()
+    assert [looks.standing(300.0) for _ in range(4)] == [[], [], [], []]
+
+
+# --- while nobody can tell ------------------------------------------------------------------------------------------
+
+PARTS: dict[str, Callable[[str], bool]] = {
+    "machine": lambda column: column in ("machine_profile", "gpus_on_bus", "nvlinks_expected"),
+    "topology": lambda column: column.startswith(
+        ("nic_", "bridge_", "nvswitch_", "numa_", "cpu_", "topology_", "gpu_pci_path", "gpu_numa_node", "gpu_local")
+    ),
+    "pcie": lambda column: column.startswith("pcie_link_") and not column.endswith("expected"),
+    "fast": lambda column: column in ("gpu_up", "gpu_index", "gpu_uuid"),
+    "medium": lambda column: column in ("nvlink_up", "mig_mode"),
+    "slow": lambda column: not any(of(column) for name, of in PARTS.items() if name != "slow"),
+}
+
+
+def part(rows: Rows, *names: str) -> Rows:
+    """What these sources alone tell of the machine."""
+    found = {
+        name: {column: value for column, value in values.items() if any(PARTS[source](column) for source in names)}
+        for name, values in rows.items()
+    }
+    return {name: values for name, values in found.items() if values}
+
+
+def broken(kind: str) -> Rows:
+    """A machine that differs so."""
+    rows = h100x8()
+    rows[NODE] |= {"gpus_on_bus": 8, "topology_changed_total": 0}
+    other = SubjectId(f"gpu:0000:{H100_BUSES[2]}:00.0")
+    match kind:
+        case "gpu_missing":
+            del rows[GPU]
+        case "silent":
+            rows[GPU] = {"gpu_pci_path": rows[GPU]["gpu_pci_path"], "nvlinks_expected": 18}
+        case "nic_missing":
+            del rows[CARD]
+        case "nvlinks":
+            rows[GPU]["nvlink_up"] = DOWN
+        case "pcie_width":
+            rows[GPU]["pcie_link_width"] = 8
+        case "numa":
+            rows[GPU]["gpu_numa_node"] = 0
+        case "gpu_swapped":
+            rows[GPU]["gpu_uuid"], rows[other]["gpu_uuid"] = rows[other]["gpu_uuid"], rows[GPU]["gpu_uuid"]
+        case "p2p":
+            peers = rows[GPU]["p2p_read"]
+            assert isinstance(peers, tuple)
+            rows[GPU]["p2p_read"] = tuple(5 if place % 2 else part for place, part in enumerate(peers))
+    return rows
+
+
+@pytest.mark.parametrize("profile", ["learned", "hgx-h100-8", "dgx-h100"])
+@pytest.mark.parametrize(
+    "kind", ["gpu_missing", "silent", "nic_missing", "nvlinks", "pcie_width", "numa", "gpu_swapped", "p2p"]
+)
+def test_an_agent_that_begins_anew_takes_nothing_back(profile: str, kind: str) -> None:
+    """Its sources come one after another, in any order; a person's word on a finding would be forgotten."""
+    rows = broken(kind)
+    rows[NODE]["machine_profile"] = "hgx-h100-8" if profile == "learned" else profile
+    if profile == "learned":
+        learned(rows)
+    looks = Looks(rows)
+    looks.look()
+    looks.look(900.0)
+    told = {(f.subject, f.code) for f in looks.look() if f.stands}
+    before = looks.memory.seen
+    for count in range(len(PARTS) + 1):
+        for sources in itertools.combinations(PARTS, count):
+            looks.rows = part(rows, *sources)
+            said = [f for f in looks.look(1.0) if f.code != "topology_profile"]
+            assert [f.code for f in said if not f.stands] == [], sources
+            assert {(f.subject, f.code) for f in said} <= told, sources
+            assert looks.memory.seen == before, sources
+
+
+def test_a_learned_file_that_cannot_be_read_is_told_and_nothing_is_taken_back() -> None:
+    looks = Looks(learned(h100x8()), hold=0.0)
+    del looks.rows[CARD]
+    assert looks.standing() == [(CARD, "topology_nic_missing")]
+    looks.rows[NODE]["topology_learned"] = None
+    (finding,) = looks.look()
+    assert (finding.code, finding.stands) == ("topology_profile", True)
+    assert "cannot be read" in finding.reason
+    looks.rows = learned(h100x8())
+    assert [(f.code, f.stands) for f in looks.look()] == [("topology_profile", False), ("topology_nic_missing", False)]
+
+
+def test_a_site_that_learned_and_hears_no_more_of_it_is_told_so() -> None:
+    looks = Looks(learned(h100x8()))
+    looks.look()
+    looks.rows = part(h100x8(), "machine", "fast", "medium", "slow", "pcie")
+    assert [looks.standing() for _ in range(4)] == [[], [], [(NODE, "topology_profile")], [(NODE, "topology_profile")]]
+    looks.rows = h100x8()
+    looks.rows[NODE]["topology_changed_total"] = 0  # it looked, and the file is gone
+    assert looks.standing() == []
+    assert looks.memory == Memory()
+
+
 # --- speed ----------------------------------------------------------------------------------------------------------
 
 BUSY: Values = {"performance_state": 0, "utilization_ratio": 0.9}
@@ -163,7 +272,7 @@ def slow(**columns: object) -> Looks:
 def test_a_link_at_rest_is_never_slow() -> None:
     looks = slow(performance_state=8, utilization_ratio=0.0)
     assert [looks.standing() for _ in range(10)] == [[]] * 10
-    assert looks.writes == 0
+    assert looks.memory.seen == ()
 
 
 def test_a_link_that_is_slow_at_work_is_told_at_the_fifth_look() -> None:
@@ -249,7 +358,34 @@ def test_the_fault_itself_names_the_incident_and_the_wiring_its_consequence() ->
     assert "topology_nvlinks" in COMPANIONS
 
 
-@pytest.mark.parametrize("settings", [{"hold": -1.0}, {"looks": 0}])
+def test_a_persons_word_on_what_is_gone_for_good_holds() -> None:
+    """Its subject is healthy, has no UUID and was never seen: it is no stranger all the same."""
+    rows = learned(h100x8())
+    rows[NODE] |= {"topology_changed_total": 0, "gpus_on_bus": 8}
+    del rows[CARD]
+    day = 86400.0
+    events: list[AnyEvent] = [Booted(id=EventId("b"), at=instant(0.0), previous=None)]
+    for at in (1.0, 200.0, *(n * day for n in range(1, 20))):
+        events.append(Tick(id=EventId(f"t{at}"), at=instant(at)))
+        events.append(
+            Sweep(id=EventId(f"s{at}"), at=instant(at), source="topology", rate="slow", valid_for=1800.0, rows=rows)
+        )
+        if at == 200.0:
+            events.append(
+                Acknowledged(
+                    id=EventId("a"), at=instant(300.0), code="topology_nic_missing", subject=CARD, by="root", reason=""
+                )
+            )
+    health = Health(now=instant(0.0))
+    told: list[str] = []
+    for event in events:
+        health, decision = decide(health, event, shipped_detectors(), Policy(mode="drain"))
+        told += [transition.state for transition in decision.transitions if transition.subject == CARD]
+    assert told == ["watched", "healthy"]
+    assert health.subjects[CARD].standing == ()
+
+
+@pytest.mark.parametrize("settings", [{"hold": -1.0}, {"p2p_hold": -1.0}, {"looks": 0}])
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must"):
         Settings(**settings)  # type: ignore[arg-type]  # as given

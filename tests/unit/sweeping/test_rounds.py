@@ -54,6 +54,24 @@ def test_long_intervals_have_signs_of_life_in_them(monkeypatch: pytest.MonkeyPat
     assert [len(batch.events) for batch in came] == [1, 0, 0, 0, 0]
 
 
+def test_what_it_reads_may_want_it_to_come_back_sooner() -> None:
+    rests = iter((0.001, 0.001, 600.0))
+    came: list[Batch] = []
+    done = threading.Event()
+
+    def rest() -> float:
+        seconds = next(rests)
+        if seconds > 1:
+            source.stop()
+            done.set()
+        return seconds
+
+    source = Rounds("edac", lambda now: {NODE: {}}, SystemClock(), every=600.0, rest=rest)
+    threading.Thread(target=source.run, args=(came.append, None), daemon=True).start()
+    assert done.wait(10)
+    assert [len(batch.events) for batch in came] == [1, 0, 1, 1]
+
+
 def test_what_is_absent_ends_it() -> None:
     def read(now: Instant) -> Rows:
         raise Absent("no such thing")

@@ -7,8 +7,8 @@ from typing import get_args, get_type_hints
 import msgspec
 import pytest
 
-from gpuguard.model.ids import SubjectId
-from gpuguard.model.readings import Values
+from gpuguard.model.ids import NODE, SubjectId
+from gpuguard.model.readings import Value, Values
 from gpuguard.model.topology import Difference, Topology
 from gpuguard.runtime.assembly import RulesFolder
 from gpuguard.topology.drift import ORDER, compare, judge
@@ -421,3 +421,46 @@ def test_no_column_that_becomes_unknown_or_absent_is_a_difference(expected: Expe
                     said[f"{name} {column}"] = words
     assert {re.sub(r".* ", "", key) for key in said} <= {"gpu_index"}
     assert all("does not answer" in words[0] for words in said.values())
+
+
+def test_a_gpu_that_is_passed_to_a_guest_has_nothing_to_answer() -> None:
+    rows = h100x8()
+    for n in (6, 7):
+        rows[gpu(n)] = {
+            "gpu_pci_path": rows[gpu(n)]["gpu_pci_path"], "gpu_numa_node": 1, "gpu_driver": "vfio-pci"
+        }  # fmt: skip
+    for expected in (LEARNED, DGX):
+        assert told(rows, expected) == []
+    rows[gpu(7)]["gpu_driver"] = "nvidia"
+    assert [kind for kind, _, _ in told(rows)] == ["gpu_missing"]
+
+
+def test_numa_nodes_of_memory_alone_come_and_go() -> None:
+    """A GPU's own memory is one, from when its driver is there; GB200 has them."""
+    rows = h100x8()
+    for n in range(2, 10):
+        rows[NODE]["numa_cpus"] = (*parts(rows[NODE]["numa_cpus"]), str(n), "")
+    assert told(rows) == []
+    assert compare(graph(h100x8()), learned(rows)) == ()
+    rows[NODE]["numa_cpus"] = (*parts(rows[NODE]["numa_cpus"]), "10", "0-3")
+    assert [(kind, words) for kind, _, words in told(rows)] == [
+        ("numa", "the machine has 3 NUMA nodes, 2 expected: a setting of the firmware (NPS, SNC)")
+    ]
+    rows[NODE]["numa_cpus"] = (*parts(rows[NODE]["numa_cpus"]), "11", None)
+    assert told(rows) == []  # of one of them nobody knows
+
+
+def parts(value: Value) -> tuple[int | float | str | None, ...]:
+    assert isinstance(value, tuple)
+    return value
+
+
+def test_gpus_that_all_got_other_addresses_have_moved_and_none_is_gone() -> None:
+    """As when a card was added and the firmware counts the buses anew: each sits where the next one was."""
+    rows = h100x8()
+    boards = [rows.pop(gpu(n)) for n in range(8)]
+    for bus, board in zip((*H100_BUSES[1:], "e5"), boards, strict=True):
+        rows[SubjectId(f"gpu:0000:{bus}:00.0")] = board
+    kinds = [kind for kind, _, _ in told(rows)]
+    assert kinds.count("gpu_moved") == 8
+    assert set(kinds) == {"gpu_moved", "unexpected"}

@@ -53,11 +53,20 @@ def test_all_mistakes_come_at_once() -> None:
 @pytest.mark.parametrize("text", [
     "gpu = 3", "[matrix]\ndevices = ['a']\ncells = []", "[matrix]\ndevices = ['a', 'b']\ncells = ['X', 'X']",
     "[matrix]\ndevices = ['a']\ncells = ['Y']", "[machine]\nacs = 'on'", "\0", "[gpu", "a = " + "[" * 20000,
-    "[gpu.a]\npath = 'x'", "[gpu.a]\nuuid = 3",
+    "[nic.a]\npath = 'x'", "[nic.a]\nuuid = 3", "[gpu.a]", "[gpu.'0000:1b:00.0']\n[gpu.'00000000:1B:00.0']",
+    "[machine]\nnuma_nodes = " + "9" * 5000, "[machine]\nnuma_nodes = 0x" + "f" * 20000, "[nic.a]\nnuma = -1",
+    "a." * 60000 + "a = 1", "x = {" + "a." * 60000 + "a = 1}", "x = {" + "'a'." * 40000 + "a = 1}",
 ])  # fmt: skip
 def test_what_a_learned_file_may_not_say(text: str) -> None:
     with pytest.raises(ConfigInvalid):
         parse_learned(text)
+
+
+def test_a_gpu_is_known_by_its_address_however_it_is_written() -> None:
+    text = learn(graph(h100x8()), DATE)
+    spelled = text.replace('"0000:1b:00.0"', '"00000000:1B:00.0"')
+    assert spelled != text
+    assert compare(graph(h100x8()), parse_learned(spelled)) == ()
 
 
 # --- what is expected -----------------------------------------------------------------------------------------------

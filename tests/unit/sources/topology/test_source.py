@@ -85,6 +85,14 @@ def test_a_machine_that_was_recorded_without_links_has_unknown_paths(tmp_path: P
     assert rows[SubjectId(f"gpu:{GPU}")]["gpu_numa_node"] == 0
 
 
+def test_whose_a_gpu_is(tmp_path: Path) -> None:
+    switched(tmp_path)
+    put(tmp_path, {"sys/bus/pci/drivers/vfio-pci/bind": ""})
+    folder = (tmp_path / "sys/bus/pci/devices" / GPU).resolve()
+    (folder / "driver").symlink_to(tmp_path / "sys/bus/pci/drivers/vfio-pci")
+    assert wiring(tmp_path).sweep(NOW)[SubjectId(f"gpu:{GPU}")]["gpu_driver"] == "vfio-pci"
+
+
 def test_changes_are_counted_and_what_stays_is_not(tmp_path: Path) -> None:
     above = switched(tmp_path)
     source = wiring(tmp_path)
@@ -111,6 +119,34 @@ def test_a_card_that_was_pulled_out_has_an_empty_row_and_comes_back(tmp_path: Pa
     assert source.sweep(NOW)[card] == {}
     device.symlink_to(target)
     assert source.sweep(NOW)[card]["nic_numa_node"] == 1
+    device.unlink()
+    assert [card in source.sweep(NOW) for _ in range(5)] == [True, True, True, False, False], "nothing is kept for ever"
+
+
+def test_it_looks_again_soon_after_something_changed(tmp_path: Path) -> None:
+    """A card that is reset for half a minute must not count as gone for ten."""
+    switched(tmp_path)
+    source = wiring(tmp_path)
+    device = tmp_path / "sys/bus/pci/devices" / NIC
+    target = os.readlink(device)
+    rests = []
+    for change in (None, None, device.unlink, lambda: device.symlink_to(target), None):
+        if change is not None:
+            change()
+        source.sweep(NOW)
+        rests.append(source.rest())
+    assert rests == [60.0, 600.0, 60.0, 60.0, 600.0]
+    assert wiring(tmp_path, every=30.0).rest() == 30.0
+
+
+def test_of_more_cards_than_there_can_be_those_with_rdma_are_told(tmp_path: Path) -> None:
+    for n in range(cards.MOST_CARDS + 8):
+        pci_function(tmp_path, f"0000:{n // 8:02x}:00.{n % 8}", ("pci0000:00",), NIC_FILES)
+    last = f"0000:{n // 8:02x}:00.{n % 8}"
+    link(tmp_path, "sys/class/infiniband/mlx5_0/device", f"sys/bus/pci/devices/{last}")
+    rows = wiring(tmp_path).sweep(NOW)
+    assert sum(subject.startswith("nic:") for subject in rows) == cards.MOST_CARDS
+    assert rows[SubjectId("nic:mlx5_0")]["nic_pci"] == last
 
 
 def test_what_vanishes_while_it_is_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +245,7 @@ def test_it_is_a_source(tmp_path: Path) -> None:
     assert "topology_learned" not in sweep.rows[NODE], "of another machine nothing was learned here"
     (tmp_path / "root" / LEARNED).write_text("of that machine\n")
     assert swept(tmp_path / "root", tmp_path).rows[NODE]["topology_learned"] == "of that machine\n"
-    for name in ("every", "deadline"):
+    for name in ("every", "again", "deadline"):
         with pytest.raises(ValueError, match="above 0"):
             Settings(**{name: 0.0})  # type: ignore[arg-type]
 
