@@ -48,7 +48,8 @@ class NvLink(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """What only a GPU has. `driver` is the kernel's; `minor` is N of /dev/nvidiaN; `compute` the capability, as
     (9, 0); `memory_node` the NUMA node of its own memory, on coherent parts; `clique` names its NVLink domain beyond
-    the node."""
+    the node; `unfit` is what stands against it where no job should get it, None where nothing does or nobody was
+    asked."""
 
     index: int | None = None
     uuid: str | None = None
@@ -61,6 +62,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     memory_node: int | None = None
     clique: str | None = None
     mig: bool | None = None
+    unfit: str | None = None
     instances: tuple[str, ...] = ()
     links: tuple[NvLink, ...] = ()
 

@@ -8,7 +8,7 @@ import msgspec
 
 from gpuguard.errors import Absent, ConfigInvalid, NotUnderstood, UsageError
 from gpuguard.model.health import Snapshot
-from gpuguard.model.ids import NODE, SubjectId
+from gpuguard.model.ids import NODE, SubjectId, gpu
 from gpuguard.model.readings import Values, merged
 from gpuguard.model.topology import Difference, Topology
 from gpuguard.ports import Clock
@@ -50,8 +50,8 @@ def of_machine(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock
 
     Raises  Absent where there is neither a GPU nor a network card; UsageError for a profile that is none
     """
-    rows = _rows(parts, state_dir, root, clock)
-    topology = build(rows, host=host_of(root))
+    rows, snapshot = _rows(parts, state_dir, root, clock)
+    topology = _with_verdicts(build(rows, host=host_of(root)), snapshot)
     if not topology.devices:
         raise Absent(
             "neither a GPU nor a network card is known here; `gpuguard status` tells what the sources nvml and "
@@ -69,20 +69,36 @@ def of_machine(parts: Parts, *, state_dir: Path | None, root: Path, clock: Clock
     return Wiring(topology=topology, expected=expected, kind=kind, differences=differences, mistakes=mistakes)
 
 
-def _rows(parts: Parts, state_dir: Path | None, root: Path, clock: Clock) -> Rows:
+def _with_verdicts(topology: Topology, snapshot: Snapshot) -> Topology:
+    """The wiring with what stands against GPUs: one that is unfit is no choice for a job."""
+    against = {
+        subject.id: ", ".join(finding.code for finding in subject.findings if finding.severity == "critical")
+        for subject in snapshot.subjects
+        if subject.state == "unfit"
+    }
+    devices = []
+    for device in topology.devices:
+        own, codes = device.gpu, None if device.pci is None else against.get(gpu(device.pci))
+        if own is not None and codes is not None:
+            own = msgspec.structs.replace(own, unfit=codes)
+        devices.append(msgspec.structs.replace(device, gpu=own))
+    return msgspec.structs.replace(topology, devices=tuple(devices))
+
+
+def _rows(parts: Parts, state_dir: Path | None, root: Path, clock: Clock) -> tuple[Rows, Snapshot]:
     """What the agent knows of the wiring, or a look of one's own where it knows nothing: one of an older version does
     not. What was learned is read anew: the agent may have looked ten minutes ago."""
     others = tuple(name for name in parts.agent.sources if name not in SOURCES)
     snapshot, by = measured(parts, state_dir=state_dir, root=root, clock=clock, without=others)
     rows = rows_of(snapshot)
     if by != "agent" or "topology" not in parts.agent.sources:
-        return rows
+        return rows, snapshot
     if not any("topology_changed_total" in values for values in rows.values()):
-        return rows_of(look(parts, state_dir=state_dir, root=root, clock=clock, without=others))
+        return rows_of(look(parts, state_dir=state_dir, root=root, clock=clock, without=others)), snapshot
     now = read_learned(Path(parts.agent.state_dir) / LEARNED)
     if None not in now.values():  # else the agent may read what its caller may not
         rows[NODE] = {column: value for column, value in rows[NODE].items() if column != LEARNED_COLUMN} | now
-    return rows
+    return rows, snapshot
 
 
 def of_matrix(text: str, profile: str | None = None, host: str | None = None) -> Wiring:

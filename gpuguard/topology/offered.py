@@ -12,8 +12,8 @@ CUT = "it is in MIG mode"
 def withheld(topology: Topology, free: Iterable[str] | None = None) -> dict[str, str]:
     """The GPUs that are not to be chosen, each with the reason.
 
-    One that does not answer the driver serves no job, whoever calls it free. One in MIG mode gives a job an instance
-    and has no NVLink: it is chosen only where it is named in `free`, or where all are in that mode.
+    One that does not answer the driver, or is unfit, serves no job, whoever calls it free. One in MIG mode gives a job
+    an instance and has no NVLink: it is chosen only where it is named in `free`, or where all are in that mode.
     """
     named = frozenset(free or ())
     cut = {gpu.name for gpu in topology.gpus if gpu.gpu is not None and gpu.gpu.mig}
@@ -24,6 +24,8 @@ def withheld(topology: Topology, free: Iterable[str] | None = None) -> dict[str,
             continue
         if silent(topology, gpu):
             found[gpu.name] = SILENT
+        elif gpu.gpu is not None and gpu.gpu.unfit is not None:
+            found[gpu.name] = f"it is unfit: {gpu.gpu.unfit}"
         elif free is None and spared and gpu.name in cut:
             found[gpu.name] = CUT
     return found

@@ -7,14 +7,15 @@ import msgspec
 import pytest
 
 from gpuguard.model.health import Snapshot
-from gpuguard.model.ids import NODE
+from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.model.readings import Group
 from gpuguard.runtime import wiring
 from gpuguard.runtime.assembly import Parts, assemble
 from gpuguard.runtime.clock import ManualClock
+from gpuguard.topology.offered import offered, withheld
 from gpuguard.topology.profiles import learn
 from tests.support.snapshots import NOW, full
-from tests.support.wirings import Rows, graph, h100x8
+from tests.support.wirings import H100_BUSES, Rows, graph, h100x8
 
 LEARNED = learn(graph(h100x8()), "2025-06-01")
 
@@ -73,3 +74,18 @@ def test_an_agent_that_knows_nothing_of_the_wiring_is_not_believed(
     monkeypatch.setattr(wiring, "look", lambda *_, **__: snapshot(h100x8()))
     found = of_machine(tmp_path)
     assert len(found.topology.nics) == 8
+
+
+def test_a_gpu_that_is_unfit_is_no_choice_whoever_calls_it_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = h100x8()
+    rows[NODE]["topology_changed_total"] = 0
+    taken = snapshot(rows)
+    (view,) = taken.subjects  # unfit, by xid79
+    first = msgspec.structs.replace(view, id=SubjectId(f"gpu:0000:{H100_BUSES[0]}:00.0"))
+    told = msgspec.structs.replace(taken, subjects=(first,))
+    monkeypatch.setattr(wiring, "measured", lambda *_, **__: (told, "agent"))
+    topology = of_machine(tmp_path).topology
+    assert withheld(topology) == {"GPU0": "it is unfit: xid79"}
+    assert offered(topology, ["GPU0", "GPU5"]) == ("GPU5",)
