@@ -27,7 +27,9 @@ NAMES = {
     "node": "node", "gpu": "gpu:0000:1b:00.0", "mig": "mig:0000:1b:00.0/1", "process": "process:0000:1b:00.0/4711",
     "nvswitch": "nvswitch:0000:c1:00.0", "port": "port:mlx5_0/1", "disk": "disk:state",
 }  # fmt: skip
-CHECKS = [pytest.param(check, id=check.name) for check in detectors() if hasattr(check, "of")]
+CHECKS = [
+    pytest.param(check, id=check.name) for check in detectors() if hasattr(check, "of") and hasattr(check, "observe")
+]
 EXAMPLES = 60
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures" / "detectors"
 _SWEEP = re.compile(r"\S+ sweep \S+ (.+)")
