@@ -2,21 +2,22 @@
 
 Asks the agent that runs, else looks by itself; or reads anybody's `nvidia-smi topo -m` with --from-matrix FILE (- is
 standard input). --best K names the K GPUs that work best together, --between tells what a choice of GPUs costs against
-that; GPUs are given as 0,3 or 0-3, as GPU0, by PCI address or by UUID. --diff compares with the machine's profile and
-with what --learn once wrote; a machine of which neither is known is no fault. --format writes the wiring for others:
-matrix (as nvidia-smi prints it), drawing, svg, gres and slurm-topology (Slurm), nccl-xml (NCCL_TOPO_FILE), labels
-(Kubernetes).
+that, or how far a card is; GPUs are given as 0,3 or 0-3, as GPU0, by PCI address or by UUID. --diff compares with the
+machine's profile and with what --learn once wrote; a machine of which neither is known is no fault. --format writes the
+wiring for others: matrix (as nvidia-smi prints it), drawing, svg, gres and slurm-topology (Slurm), nccl-xml
+(NCCL_TOPO_FILE), labels (Kubernetes).
 Exit codes  0 as it should be, 1 something differs, 2 nothing is known or cannot be done, 64 usage error
 """
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuguard.model.topology import Topology
+    from gpuguard.model.topology import Device, Topology
     from gpuguard.runtime.wiring import Wiring
 
 EXAMPLE = "gpuguard topo --best 4"
@@ -36,7 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
     asked.add_argument("--format", choices=_formats(), metavar="F", help=f"write it as {', '.join(_formats())}")
     asked.add_argument("--diff", action="store_true", help="only what differs, a line each, and what is not known")
     asked.add_argument("--best", metavar="K", type=_size, help="the K GPUs that work best together")
-    asked.add_argument("--between", metavar="A,B", type=_names, help="what these GPUs have between them")
+    asked.add_argument("--between", metavar="A,B", type=_names, help="what these GPUs or cards have between them")
     asked.add_argument("--learn", action="store_true", help="write down this wiring as what is expected from now on")
     parser.add_argument("--free", metavar="A,B", type=_names, help="with --best: choose among these alone")
     parser.add_argument("--from-matrix", metavar="FILE", help="read the text of `nvidia-smi topo -m` instead")
@@ -102,11 +103,12 @@ def run(args: Namespace) -> int:
             "part in it; --output FILE writes it elsewhere"
         )
     wiring = _wiring(args)
-    for names in ("free", "between"):
-        if getattr(args, names) is not None:
-            setattr(args, names, tuple(_found(wiring.topology, name) for name in getattr(args, names)))
-    if args.between and len(set(args.between)) == 1:
-        raise UsageError("--between: name two GPUs or more")
+    if args.free:
+        args.free = tuple(_found(wiring.topology.gpus, name) for name in args.free)
+    if args.between:
+        args.between = tuple(_found(wiring.topology.devices, name) for name in args.between)
+        if len(set(args.between)) == 1:
+            raise UsageError("--between: name two devices or more")
     if args.learn:
         return _learn(args, wiring)
     if args.diff and wiring.mistakes:
@@ -135,21 +137,22 @@ def _wiring(args: Namespace) -> "Wiring":
     return of_machine(parts, state_dir=memory, root=root, clock=SystemClock(root), profile=args.profile)
 
 
-def _found(topology: "Topology", name: str) -> str:
-    """The GPU's name in the matrix, from that, its PCI address or its UUID.
+def _found(devices: "Sequence[Device]", name: str) -> str:
+    """The device's name in the matrix, from that, its alias, its PCI address or its UUID.
 
     Raises  UsageError where it is none of these
     """
     from gpuguard.errors import UsageError
+    from gpuguard.topology.names import listed
 
     asked = name.lower()
-    for gpu in topology.gpus:
-        uuid = gpu.gpu.uuid if gpu.gpu else None
-        pci = gpu.pci and gpu.pci.lower()
-        if asked in (gpu.name.lower(), pci, pci and pci.removeprefix("0000:"), uuid and uuid.lower()):
-            return gpu.name
-    known = ", ".join(gpu.name for gpu in topology.gpus)
-    raise UsageError(f"no GPU {name[:40]!r} here; there are {known or 'none'}")
+    for device in devices:
+        uuid = device.gpu.uuid if device.gpu is not None else None
+        pci = device.pci or ""
+        known = (device.name, device.alias, uuid, pci, pci.removeprefix("0000:"))
+        if asked in [word.lower() for word in known if word]:
+            return device.name
+    raise UsageError(f"no {name[:40]!r} here; there are {listed([device.name for device in devices]) or 'none'}")
 
 
 def _answer(args: Namespace, wiring: "Wiring") -> str:
@@ -237,26 +240,18 @@ def _differences(wiring: "Wiring") -> Iterator[str]:
 def _best(topology: "Topology", size: int, free: Sequence[str] | None) -> Iterator[str]:
     """The best subset, why it is, and where its cards and processors are."""
     from gpuguard.runtime.words import paragraph
-    from gpuguard.topology.near import cpus_of, spread
-    from gpuguard.topology.offered import offered, withheld
-    from gpuguard.topology.rings import ring
-    from gpuguard.topology.subsets import Subsets
 
-    subsets, choice = Subsets(topology), offered(topology, free)
-    less = withheld(topology, free)
-    _check_size(size, choice, less)
-    chosen = subsets.best(size, choice)
-    yield ",".join(chosen)
-    yield from paragraph(subsets.why(size, choice), indent=2, hanging=2)
-    for name, reason in less.items():
+    told = _chosen(topology, size, free)
+    yield ",".join(told["gpus"])
+    yield from paragraph(told["words"], indent=2, hanging=2)
+    for name, reason in told["left_out"].items():
         yield from paragraph(f"left out: {name}, as {reason}", indent=2, hanging=2)
     if size > 1:
-        yield from paragraph(f"ring: {', '.join(ring(topology, chosen))}", indent=2, hanging=2)
-    cards = spread(topology, chosen)
-    for name in chosen:
-        processors = cpus_of(topology, name)
-        told = [*_card(topology, name, cards[name]), *([f"CPUs {processors}"] if processors else [])]
-        yield from paragraph(f"{name}: {', '.join(told) or 'no card and no CPUs are known'}", indent=2, hanging=2)
+        yield from paragraph(f"ring: {', '.join(told['ring'])}", indent=2, hanging=2)
+    for name in told["gpus"]:
+        processors = told["cpus"][name]
+        near = [*_card(topology, name, told["nics"][name]), *([f"CPUs {processors}"] if processors else [])]
+        yield from paragraph(f"{name}: {', '.join(near) or 'no card and no CPUs are known'}", indent=2, hanging=2)
 
 
 def _check_size(size: int, choice: Sequence[str], less: Mapping[str, str]) -> None:
@@ -277,27 +272,29 @@ def _card(topology: "Topology", gpu: str, card: str | None) -> Iterator[str]:
 
 
 def _between(topology: "Topology", names: Sequence[str]) -> Iterator[str]:
-    """What each pair has, and what the choice costs against the best one of its size."""
-    from itertools import combinations
-
+    """What each pair has, and what a choice of GPUs costs against the best one of its size."""
     from gpuguard.runtime.words import paragraph
     from gpuguard.topology.distance import cost, distance
     from gpuguard.topology.offered import offered
     from gpuguard.topology.subsets import Subsets
 
-    pairs = [
-        cost(topology, topology.place(one), topology.place(other))
-        for one, other in combinations(dict.fromkeys(names), 2)
-    ]
-    for pair in pairs:
-        yield from paragraph(pair.words if len(pairs) == 1 else pair.alone, hanging=2)
-    if len(pairs) > 1:
-        best_pair = distance(topology, *map(topology.place, pairs[0].best))
-        yield from paragraph(f"the best pair: {best_pair.words}", hanging=2)
-    size, choice = len(set(names)), offered(topology)
-    if size <= len(choice):
-        best = Subsets(topology).best(size, choice)
-        yield from paragraph(f"the best {size} of this machine: {', '.join(best)}", hanging=2)
+    places = [topology.place(name) for name in dict.fromkeys(names)]
+    gpus = [place for place in places if topology.devices[place].kind == "gpu"]
+    best: tuple[str, ...] = ()
+    for one, other in combinations(places, 2):
+        if one in gpus and other in gpus:
+            told = cost(topology, one, other)
+            best = told.best
+            yield from paragraph(told.words if len(places) == 2 else told.alone, hanging=2)
+        else:
+            yield from paragraph(distance(topology, one, other).words, hanging=2)
+    if best and len(places) > 2:
+        words = distance(topology, *map(topology.place, best)).words
+        yield from paragraph(f"the best pair: {words}", hanging=2)
+    choice = offered(topology)
+    if 1 < len(gpus) <= len(choice):
+        chosen = Subsets(topology).best(len(gpus), choice)
+        yield from paragraph(f"the best {len(gpus)} of this machine: {', '.join(chosen)}", hanging=2)
 
 
 # --- for programs ----------------------------------------------------------------------------------------------------
@@ -343,8 +340,6 @@ def _json(args: Namespace, wiring: "Wiring") -> str:
 
 def _distances(topology: "Topology") -> list[Facts]:
     """How far each two devices are: as nvidia-smi says it, in hops, and as a bandwidth in bytes per second, one way."""
-    from itertools import combinations
-
     from gpuguard.topology.distance import distance
 
     found = []
@@ -375,15 +370,18 @@ def _chosen(topology: "Topology", size: int, free: Sequence[str] | None) -> Fact
 
 
 def _pairs(topology: "Topology", names: Sequence[str]) -> list[Facts]:
-    """What --between answers; `ratio` is of the bandwidth that the best pair has."""
-    from itertools import combinations
+    """What --between answers; `ratio` is of the bandwidth that the best pair of GPUs has, null for other devices."""
+    from gpuguard.topology.distance import cost, distance
 
-    from gpuguard.topology.distance import cost
-
-    found = []
-    for one, other in combinations(dict.fromkeys(names), 2):
-        told = cost(topology, topology.place(one), topology.place(other))
-        found.append({"pair": list(told.pair), "best": list(told.best), "ratio": told.ratio, "words": told.words})
+    found: list[Facts] = []
+    for pair in combinations(dict.fromkeys(names), 2):
+        one, other = map(topology.place, pair)
+        if all(topology.devices[place].kind == "gpu" for place in (one, other)):
+            told = cost(topology, one, other)
+            found.append({"pair": list(pair), "best": list(told.best), "ratio": told.ratio, "words": told.words})
+        else:
+            words = distance(topology, one, other).words
+            found.append({"pair": list(pair), "best": None, "ratio": None, "words": words})
     return found
 
 
@@ -507,7 +505,9 @@ def _read(name: str) -> str:
         else:
             data, _ = read_regular(name, LIMIT)
     except OSError as error:
-        raise ReadFailed(f"{name} cannot be read: {error.strerror or error}; name a file of text") from error
+        raise ReadFailed(
+            f"{name} cannot be read: {error.strerror or error}; name a file of text, or - for standard input"
+        ) from error
     # What a shell of Windows writes is UTF-16, with a mark that says so.
     return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace")
 

@@ -265,9 +265,20 @@ def test_options_that_would_do_nothing_are_refused(capsys: Output, argv: tuple[s
     assert words in err
 
 
+def test_how_far_a_card_is_from_a_gpu(capsys: Output) -> None:
+    code, out, _ = asked(capsys, "--root", str(machine("h100x8")), "--between", "GPU0,mlx5_0,NIC7")
+    lines = " ".join(out.split())
+    assert code == 0
+    assert "GPU0 and NIC0 share one PCIe switch" in lines
+    assert "GPU0 and NIC7 reach each other only over the link between processors (SYS)" in lines
+    assert "the best" not in lines
+    told = facts(capsys, "--root", str(machine("h100x8")), "--between", "GPU0,mlx5_0")["between"]
+    assert (told[0]["pair"], told[0]["ratio"]) == (["GPU0", "NIC0"], None)
+
+
 @pytest.mark.parametrize(("argv", "words"), [
-    (("--between", "0,9"), "no GPU 'GPU9' here; there are GPU0, GPU1"),
-    (("--best", "2", "--free", "GPU0,NIC0"), "no GPU 'NIC0' here"),
+    (("--between", "0,9"), "no 'GPU9' here; there are GPU0 and GPU1"),
+    (("--best", "2", "--free", "GPU0,NIC0"), "no 'NIC0' here"),
     (("--best", "0"), "give 1 to 64"),
     (("--free", "0"), "--free goes with --best K"),
     (("--between", "0,,1"), "give them as GPU0,GPU1"),
@@ -275,7 +286,7 @@ def test_options_that_would_do_nothing_are_refused(capsys: Output, argv: tuple[s
     (("--learn",), "what a matrix tells is too little"),
     (("--format", "png"), "invalid choice"),
     (("--diff", "--best", "2"), "not allowed with"),
-    (("--between", "0"), "name two GPUs or more"),
+    (("--between", "0"), "name two devices or more"),
 ])  # fmt: skip
 def test_what_is_typed_wrong_is_64_with_a_next_step(
     capsys: Output, tmp_path: Path, argv: tuple[str, ...], words: str
