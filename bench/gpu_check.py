@@ -3,7 +3,8 @@
 usage  python bench/gpu_check.py [--keep DIR] [--gpu INDEX]
 
  1. the machine is recorded (`gpuguard record`, names replaced) into --keep, or a temporary folder that is named;
- 2. our values are compared with those of nvidia-smi, and under load with dcgmi's where it is installed;
+ 2. our values and our matrix are compared with those of nvidia-smi, and our values under load with dcgmi's where it is
+    installed;
  3. a GPU that nobody uses is loaded with matrix products and with copies: activity of SMs, tensor cores and DRAM must
     move as the load does, power and utilisation with it;
  4. each NVML call is timed;
@@ -345,6 +346,7 @@ def measured(keep: Path | None, wanted: int | None) -> tuple[Report, bool]:
         good = "failed" not in report["recording"]
         pci, index, uuid = free or check.free(0) or ("", 0, "")
         good = compared(report, check, pci, index) and good
+        good = wired(report) and good
         if free is None:
             report["load"] = {
                 "skipped": "every GPU is in use or in MIG mode; name one with --gpu to load it all the same"
@@ -391,6 +393,51 @@ def compared(report: Report, check: Check, pci: str, index: int) -> bool:
     differing = compare(smi, before, check.row(pci))
     report["nvidia_smi"] = {"compared": len(smi), "differing": differing}
     return bool(smi) and not disproves(differing)
+
+
+def wired(report: Report) -> bool:
+    """The report says where `nvidia-smi topo -m` has another matrix than we have."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return True
+    tell("compares the matrix with that of nvidia-smi")
+    code = "from gpuguard.cli import main; main()"
+    environ = {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    texts = []
+    for command in (
+        [program, "topo", "-m"], [sys.executable, "-c", code, "topo", "--format", "matrix", "--config", "/dev/null"],
+    ):  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environ)
+        if done.returncode:
+            report["matrix"] = {"failed": (done.stderr or done.stdout).strip().rpartition("\n")[2]}
+            return False
+        texts.append(done.stdout)
+    report["matrix"] = compare_matrices(*texts)
+    return not report["matrix"]["differing"]
+
+
+def compare_matrices(theirs: str, ours: str) -> Report:
+    """Cells and affinities that differ, and whether the texts are the same byte for byte."""
+    from gpuguard.topology.facts import facts
+    from gpuguard.topology.matrix import read
+
+    told: list[Report] = [facts(read(text).topology) for text in (theirs, ours)]
+    cells = [
+        {
+            (one, other): told_by["matrix"][i][j]
+            for i, one in enumerate(told_by["devices"]) for j, other in enumerate(told_by["devices"])
+        }
+        for told_by in told
+    ]  # fmt: skip
+    differing: list[Report] = [
+        {"what": " ".join(pair), "theirs": cells[0].get(pair), "ours": cells[1].get(pair)}
+        for pair in sorted(cells[0].keys() | cells[1].keys()) if cells[0].get(pair) != cells[1].get(pair)
+    ]  # fmt: skip
+    differing += [
+        {"what": f"affinity {gpu}", "theirs": affinity, "ours": told[1]["affinity"].get(gpu)}
+        for gpu, affinity in told[0]["affinity"].items() if affinity != told[1]["affinity"].get(gpu)
+    ]  # fmt: skip
+    return {"same_bytes": theirs == ours, "cells": len(cells[0]), "differing": differing}
 
 
 def loaded(report: Report, check: Check, pci: str, index: int, uuid: str) -> bool:

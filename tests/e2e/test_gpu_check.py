@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from gpuguard.topology.formats import Wish, matrix
 from tests.support.fake_nvml import FakeNvml, lacking
 from tests.support.machines import machine
 from tests.support.require import require
+from tests.support.wirings import graph, h100x8
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -137,6 +139,15 @@ def test_where_nvidia_smi_differs_is_told() -> None:
     assert [one["what"] for one in differing] == ["temperature.gpu", "enforced.power.limit", "name"]
     assert CHECK.disproves(differing)
     assert not CHECK.disproves(differing[:1])
+
+
+def test_where_the_matrix_of_nvidia_smi_differs_is_told() -> None:
+    theirs = matrix.render(graph(h100x8()), Wish())
+    assert CHECK.compare_matrices(theirs, theirs) == {"same_bytes": True, "cells": 256, "differing": []}
+    ours = theirs.replace("NV18", "NV17", 1).replace("56-111,168-223\t1", "56-111,168-223\t0", 1)
+    told = CHECK.compare_matrices(theirs, ours)
+    assert not told["same_bytes"]
+    assert [one["what"] for one in told["differing"]] == ["GPU0 GPU1", "GPU1 GPU0", "affinity GPU4"]
 
 
 def test_dcgmis_lines_are_read() -> None:
