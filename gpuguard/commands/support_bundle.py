@@ -27,6 +27,7 @@ KERNEL_BYTES: Final = 8 * 1024 * 1024
 KERNEL_SECONDS: Final = 3.0
 # One question to gpuguard itself; `status --live` may wait 6.5 s for the actuator and 5 s for the scheduler.
 ANSWER_SECONDS: Final = 30.0
+NOTHING_KNOWN: Final = 2  # what `topo` ends with where there is no wiring to show
 EVENTS_A_FILE: Final = 2000
 STORY: Final = 100_000
 
@@ -197,8 +198,11 @@ def _own_words(args: Namespace, folder: Path, words: Sequence[str]) -> bytes:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return _fail(f"`gpuguard {' '.join(words)}` gave no answer within {ANSWER_SECONDS:g} s")
+    complaint = done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}"
+    if words[0] == "topo" and done.returncode == NOTHING_KNOWN:  # as without a GPU: that is an answer too
+        return done.stdout or (_json({"error": complaint}) if "--json" in words else f"{complaint}\n".encode())
     if done.returncode not in (0, 1):
-        return _fail(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}")
+        return _fail(complaint)
     return done.stdout
 
 
