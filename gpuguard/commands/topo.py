@@ -417,7 +417,7 @@ def _learn(args: Namespace, wiring: "Wiring") -> int:
     from gpuguard.runtime.clock import SystemClock
     from gpuguard.runtime.words import date, paragraph
     from gpuguard.sources.topology import MOST_LEARNED
-    from gpuguard.topology.profiles import doubts, learn
+    from gpuguard.topology.learning import doubts, learn
 
     amiss = doubts(wiring.topology, wiring.kind)
     for words in amiss:

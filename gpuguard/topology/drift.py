@@ -16,7 +16,8 @@ import msgspec
 from gpuguard.model.ids import NODE
 from gpuguard.model.topology import LEVELS, Device, Difference, DifferenceKind, Level, Topology
 from gpuguard.topology.names import joined
-from gpuguard.topology.profiles import Expected, Slot, is_number, key_of, links_up, numa_nodes, redirecting, silent
+from gpuguard.topology.profiles import Expected, Slot, key_of
+from gpuguard.topology.state import is_number, links_up, numa_nodes, redirecting, silent
 
 # Gravest first.
 ORDER: tuple[DifferenceKind, ...] = (

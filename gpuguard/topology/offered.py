@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuguard.model.topology import Topology
-from gpuguard.topology.profiles import silent
+from gpuguard.topology.state import silent
 
 SILENT = "the driver does not answer for it"
 CUT = "it is in MIG mode"

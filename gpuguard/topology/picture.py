@@ -28,7 +28,7 @@ from gpuguard.model.topology import (
 from gpuguard.topology.captions import clean, gigabytes, pcie_state, pcie_words, short
 from gpuguard.topology.cpus import spelled
 from gpuguard.topology.names import joined
-from gpuguard.topology.profiles import silent
+from gpuguard.topology.state import silent
 
 # up: all of them; some: some are down, or fewer than its peers have; down: none; unknown: nobody told; open: none is
 # up, and none shows another end.

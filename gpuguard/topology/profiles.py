@@ -8,16 +8,16 @@ Shape   rules/topology/*.toml: see the head of hgx.toml there; a learned file ex
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, TypeGuard, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
 from gpuguard.errors import ConfigInvalid, NotUnderstood
 from gpuguard.model.ids import NODE, SubjectId, kind_of, parse_pci_address
 from gpuguard.model.readings import Value
-from gpuguard.model.topology import LEVELS, SELF, Device, Level, Topology
+from gpuguard.model.topology import LEVELS, SELF, Device, Level
 from gpuguard.topology.tables import load
 
 Rows = Mapping[SubjectId, Mapping[str, Value]]
@@ -25,8 +25,6 @@ Rows = Mapping[SubjectId, Mapping[str, Value]]
 NOTHING = "-"
 LEARNED = "the learned profile"
 UNREADABLE = f"{LEARNED} cannot be read; make it a file of text that the agent's user may read, or delete it"
-# NVIDIA's own driver, as the kernel calls it.
-DRIVER = "nvidia"
 _CELL = re.compile(rf"(?:NV[1-9][0-9]?|{'|'.join(LEVELS)}|{SELF}|{NOTHING})$", re.ASCII)
 T = TypeVar("T")
 # No machine has more of anything, and what is written to a person must stay short.
@@ -270,7 +268,7 @@ def _slots(tables: Mapping[str, object], kind: str, where: str, mistakes: list[s
         return {}
     found: dict[str, Slot] = {}
     for name, table in listed.items():
-        place = f"{where}: [{kind}.{_line(name)[:40]}]"
+        place = f"{where}: [{kind}.{printable(name)[:40]}]"
         key = _address(name) if kind == "gpu" else name
         if key is None:
             mistakes.append(f"{place}: no address on the PCI bus; write it as 0000:1b:00.0, or delete the table")
@@ -289,62 +287,6 @@ def _address(name: str) -> str | None:
         return None
 
 
-# --- learning --------------------------------------------------------------------------------------------------------
-
-
-HEAD = """\
-# How this machine is wired, learned by gpuguard on {date}{host}.
-#
-# `gpuguard topo --diff` and the check topology_drift tell what differs from it. It was written once and is yours now:
-# learn it again after GPUs or cards were changed on purpose, or edit it. What is deleted is not expected any more: one
-# line, or a whole table for a device that may come and go. In the matrix, - stands for a cell that is not expected.
-# Widths and generations are those that a link can do, not those it has at rest.
-"""
-
-
-def learn(topology: Topology, date: str) -> str:
-    """A profile of this very machine, to be kept as a file. What is not known is left out.
-
-    Shape   TOML that `parse_learned` reads; a machine has no differences to its own, while nothing changes
-    """
-    parts = [HEAD.format(date=_line(date), host=f" on {_line(topology.host)}" if topology.host else "")]
-    whole = {
-        "profile": topology.machine, "numa_nodes": numa_nodes(topology),
-        "acs": "off" if redirecting(topology) == () else None,
-        "p2p": "OK" if _statuses(topology) == {"OK"} else None,
-    }  # fmt: skip
-    parts.append(_table("[machine]", whole))
-    for place, device in enumerate(topology.devices):
-        lanes, link = device.link.most_lanes or device.link.lanes, device.link
-        common = {
-            "numa": device.node,
-            "path": device.path,
-            "pcie_width": lanes,
-            "pcie_generation": link.most_generation,
-        }
-        if device.gpu is not None:
-            up = links_up(topology, place)
-            mine: dict[str, object] = {"name": device.name, "uuid": device.gpu.uuid, "serial": device.gpu.serial}
-            common["nvlinks"] = (sum(up) or None) if up is not None else None
-        else:
-            mine = {"pci": device.pci, "guid": None if device.nic is None else device.nic.guid}
-        parts.append(_table(f"[{device.kind}.{_quoted(key_of(device))}]", {**mine, **common}))
-    if topology.devices:
-        parts.append(_matrix(topology))
-    return "\n".join(parts)
-
-
-def _matrix(topology: Topology) -> str:
-    size = range(len(topology.devices))
-    rows = [[topology.cell(i, j) or NOTHING for j in size] for i in size]
-    widest = max(len(cell) for row in rows for cell in row)
-    lines = ["[matrix]", "devices = ["]
-    lines += [f"    {_quoted(key_of(device))}," for device in topology.devices]
-    lines += ["]", "cells = ["]
-    lines += [f'    "{" ".join(cell.ljust(widest) for cell in row).rstrip()}",' for row in rows]
-    return "\n".join([*lines, "]", ""])
-
-
 def key_of(device: Device) -> str:
     """What a learned file calls a device: a GPU by its address, a card by its name."""
     if device.kind == "gpu":
@@ -352,131 +294,6 @@ def key_of(device: Device) -> str:
     return device.alias or device.name
 
 
-def _table(head: str, values: Mapping[str, object]) -> str:
-    said = {key: value for key, value in values.items() if value is not None and value != () and _can_be(value)}
-    return "\n".join([head, *(f"{key} = {_value(value)}" for key, value in said.items()), ""])
-
-
-def _can_be(value: object) -> bool:
-    return not isinstance(value, int) or 0 <= value <= MOST
-
-
-def _value(value: object) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(_quoted(str(part)) for part in value)}]"
-    return str(value) if isinstance(value, int) else _quoted(str(value))
-
-
-def _quoted(text: str) -> str:
-    """A TOML string; what cannot stand in one, half of a surrogate pair, becomes a question mark."""
-    return f'"{"".join(_escaped(c) for c in text)}"'
-
-
-def _escaped(c: str) -> str:
-    if "\ud800" <= c <= "\udfff":
-        return "?"
-    return c if c.isprintable() and c not in '"\\' else f"\\U{ord(c):08x}"
-
-
-def _line(text: str) -> str:
+def printable(text: str) -> str:
+    """The beginning of a text as it may stand in one line."""
     return "".join(c if c.isprintable() else "?" for c in text)[:80]
-
-
-def doubts(topology: Topology, expected: Expected | None = None) -> tuple[str, ...]:
-    """What should be mended, or known, before this machine is learned; one sentence each, none where all is well.
-
-    `expected` is the profile of its kind, where there is one: what differs from it now would be learned as it is.
-    """
-    from gpuguard.topology.drift import compare
-
-    found = [f"{note}; what is not known is not learned" for note in topology.notes]
-    for place, device in enumerate(topology.devices):
-        found += _doubts_of(topology, place, device)
-    if expected is not None:
-        kind = expected.title or "its kind"
-        found += [f"it is not as {kind} should be: {one.words}" for one in compare(topology, expected)]
-    return tuple(dict.fromkeys(found))
-
-
-def _doubts_of(topology: Topology, place: int, device: Device) -> Iterator[str]:
-    name = device.alias or device.name
-    links = () if device.gpu is None or links_up(topology, place) is None else device.gpu.links
-    down = [str(link.number) for link in links if link.up is False]
-    if down and len(down) < len(links):
-        yield f"{name}: NVLink {', '.join(down)} is down: it would be learned as if it belonged so"
-    if silent(topology, device):
-        yield f"{name} does not answer the driver: its NVLinks and its identity would not be learned"
-    lanes, most = device.link.lanes, device.link.most_lanes
-    if is_number(lanes) and is_number(most) and lanes < most:
-        yield f"{name}: its PCIe link runs on {lanes} lanes of {most}: mend it, or what follows is a difference at once"
-
-
-# --- what learning and comparing both ask of the graph ---------------------------------------------------------------
-
-
-def is_number(value: int | None) -> TypeGuard[int]:
-    """Whether lanes or a generation are known: a link that is there has one at least."""
-    return value is not None and value > 0
-
-
-def numa_nodes(topology: Topology) -> int | None:
-    """How many NUMA nodes have processors; None where nobody knows. Those of memory alone come and go: a GPU's own
-    comes with its driver, and with each of its instances in MIG mode."""
-    known = [node.cpus for node in topology.numa]
-    return None if None in known else sum(cpus != "" for cpus in known) or None
-
-
-def silent(topology: Topology, device: Device) -> bool:
-    """Whether a GPU is on the bus and does not answer the driver, which answers for others. One that another driver
-    has, as vfio-pci where it is passed to a guest, has nothing to answer."""
-    if device.gpu is None or device.gpu.index is not None or device.pci is None:
-        return False
-    if device.gpu.driver not in (None, DRIVER):
-        return False
-    return any(gpu.gpu is not None and gpu.gpu.index is not None for gpu in topology.gpus)
-
-
-def links_up(topology: Topology, place: int) -> tuple[int, int] | None:
-    """How many NVLinks of a GPU are up, and of how many more nobody knows; None where its links are not known, or off
-    because it is cut into instances."""
-    device = topology.devices[place]
-    if device.gpu is None or device.gpu.mig:
-        return None
-    links = device.gpu.links
-    if links:
-        return sum(link.up is True for link in links), sum(link.up is None for link in links)
-    bonds = [bond for other, bond in enumerate(topology.bonds[place]) if other != place and bond is not None]
-    most = max(bonds, default=0)
-    # A matrix shows all there is; the driver may not have told of links yet.
-    return (most, 0) if most or (device.pci is None and bonds) else None
-
-
-def redirecting(topology: Topology) -> tuple[tuple[str, str, str], ...] | None:
-    """Bridges at which ACS sends up to the root what one device below a switch writes to another: for each its address
-    and the two devices it parts; None where that cannot be told, as nothing is below a switch or nobody knows.
-
-    Source  PCI Express Base Specification, Access Control Services: P2P Request Redirect acts at downstream ports
-    """
-    flags = {bridge.pci: bridge.redirects for bridge in topology.bridges if bridge.kind != "root_port"}
-    found: dict[str, tuple[str, str, str]] = {}
-    known = False
-    for i, one in enumerate(topology.devices):
-        for other in topology.devices[i + 1 :]:
-            if one.kind == other.kind == "nic":
-                continue
-            for port in _apart(one, other):
-                flag = flags.get(port)  # type: ignore[call-overload]  # an address is text
-                known = known or flag is not None
-                if flag:
-                    found.setdefault(port, (port, one.alias or one.name, other.alias or other.name))
-    return tuple(found[port] for port in sorted(found)) if known else None
-
-
-def _apart(one: Device, other: Device) -> tuple[str, ...]:
-    """The bridges between two devices below the switch they share; none where they share no bridge."""
-    shared = one.shared(other)
-    return (*one.path[shared:], *other.path[shared:]) if shared > 1 else ()
-
-
-def _statuses(topology: Topology) -> set[str]:
-    return {status for row in topology.p2p for status in row if status is not None}

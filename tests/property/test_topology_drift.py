@@ -8,7 +8,8 @@ from gpuguard.model.readings import Value
 from gpuguard.model.topology import LEVELS
 from gpuguard.runtime.assembly import RulesFolder
 from gpuguard.topology.drift import compare, judge
-from gpuguard.topology.profiles import doubts, learn, parse, parse_learned
+from gpuguard.topology.learning import doubts, learn
+from gpuguard.topology.profiles import parse, parse_learned
 from tests.support.wirings import H100_BUSES, Rows, graph, h100x8
 
 EXAMPLES = 150

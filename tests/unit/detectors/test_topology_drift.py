@@ -17,7 +17,7 @@ from gpuguard.model.ids import NODE, BootId, EventId, SubjectId
 from gpuguard.model.readings import Row, Values
 from gpuguard.model.topology import Difference
 from gpuguard.runtime.assembly import RulesFolder
-from gpuguard.topology.profiles import learn
+from gpuguard.topology.learning import learn
 from tests.support.core import instant
 from tests.support.stories import shipped_detectors
 from tests.support.wirings import H100_BUSES, Rows, graph, h100x8

@@ -12,8 +12,8 @@ from gpuguard.model.readings import Group
 from gpuguard.runtime import wiring
 from gpuguard.runtime.assembly import Parts, assemble
 from gpuguard.runtime.clock import ManualClock
+from gpuguard.topology.learning import learn
 from gpuguard.topology.offered import offered, withheld
-from gpuguard.topology.profiles import learn
 from tests.support.snapshots import NOW, full
 from tests.support.wirings import H100_BUSES, Rows, graph, h100x8
 

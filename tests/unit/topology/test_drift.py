@@ -12,7 +12,8 @@ from gpuguard.model.readings import Value, Values
 from gpuguard.model.topology import Difference, Topology
 from gpuguard.runtime.assembly import RulesFolder
 from gpuguard.topology.drift import ORDER, compare, judge
-from gpuguard.topology.profiles import Expected, Matrix, expect, learn, parse, parse_learned
+from gpuguard.topology.learning import learn
+from gpuguard.topology.profiles import Expected, Matrix, expect, parse, parse_learned
 from tests.support.wirings import H100_BUSES, Rows, graph, h100x8, l40sx4
 
 PROFILES = parse(RulesFolder("topology_drift").texts("topology"))

@@ -7,7 +7,9 @@ from gpuguard.errors import ConfigInvalid
 from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.runtime.assembly import RulesFolder
 from gpuguard.topology.drift import compare
-from gpuguard.topology.profiles import Expected, doubts, expect, learn, links_up, parse, parse_learned, redirecting
+from gpuguard.topology.learning import doubts, learn
+from gpuguard.topology.profiles import Expected, expect, parse, parse_learned
+from gpuguard.topology.state import links_up, redirecting
 from tests.support.wirings import H100_BUSES, Rows, graph, h100x8, l40sx4
 
 PROFILES = parse(RulesFolder("topology_drift").texts("topology"))
