@@ -28,7 +28,7 @@ from tests.support.core import ACTING, detectors
 Rows = dict[SubjectId, Values]
 HEALTHY = ("a100x8", "h100x8", "b200x8", "l40sx4", "h100x8-mig")
 # Not the disk: it is that of whoever runs this.
-HOST_SOURCES = ("machine", "pcie", "infiniband", "driver_stack", "process_states", "edac")
+HOST_SOURCES = ("machine", "topology", "pcie", "infiniband", "driver_stack", "process_states", "edac")
 TICK = 60.0
 # The files of a recorded machine stand still: they are read anew this often, and told at every sweep that is due.
 REREAD = 3600.0
@@ -132,7 +132,7 @@ def _dues(root: Path, clock: ManualClock, fast_every: float) -> list[Due]:
 
 def _host(name: str, module: ModuleType, root: Path, clock: ManualClock) -> Due | None:
     settings = module.Settings()
-    more = (RulesFolder(name),) if name == "machine" else ()
+    more = {"machine": (RulesFolder(name),), "topology": (root,)}.get(name, ())
     source: Rounds = module.build(settings, root, clock, *more)
     kept: Rows = {}
     read_at = float("-inf")
