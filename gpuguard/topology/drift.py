@@ -511,7 +511,7 @@ class _Desk:
             device, peer = self.topology.devices[place], self.topology.devices[others[0]]
             want = worse[min(place, others[0]), max(place, others[0])]
             found = self.topology.cell(place, others[0])
-            words = f"{_name(device)} and {_name(peer)}{_and(others)} are {found} from each other, {want} expected"
+            words = f"{found} between {_name(device)} and {_name(peer)}{_and(others)}, {want} expected"
             self.say("distance", device, want, found, words)
 
     def wanted_cells(self) -> Iterator[tuple[tuple[int, int], str]]:
@@ -547,9 +547,9 @@ def _name(device: Device) -> str:
 def _does_rdma(device: Device) -> bool | None:
     """Whether it is a card that can do RDMA; None where nobody knows what it is."""
     nic = device.nic
-    if nic is None:
+    if device.kind != "nic":
         return False
-    if nic.rdma is not None or device.pci is None:
+    if nic is None or nic.rdma is not None or device.pci is None:
         return True  # a matrix shows RDMA devices alone, and nothing else of them
     return None if nic.pci_id is None else bool(_RDMA.match(nic.pci_id))
 

@@ -41,7 +41,7 @@ def learn(topology: Topology, date: str) -> str:
             "pcie_generation": link.most_generation,
         }
         if device.gpu is not None:
-            up = links_up(topology, place)
+            up = links_up(topology, place) if device.gpu.links else None  # cells tell of the rest
             mine: dict[str, object] = {"name": device.name, "uuid": device.gpu.uuid, "serial": device.gpu.serial}
             common["nvlinks"] = (sum(up) or None) if up is not None else None
         else:
@@ -90,11 +90,12 @@ def _escaped(c: str) -> str:
 
 
 def doubts(topology: Topology, expected: Expected | None = None) -> tuple[str, ...]:
-    """What should be mended, or known, before this machine is learned; one sentence each, none where all is well.
+    """What should be mended, or known, before this machine is learned; one sentence each, none where all is well. What
+    is not known is not learned.
 
     `expected` is the profile of its kind, where there is one: what differs from it now would be learned as it is.
     """
-    found = [f"{note}; what is not known is not learned" for note in topology.notes]
+    found = list(topology.notes)
     for place, device in enumerate(topology.devices):
         found += _doubts_of(topology, place, device)
     if expected is not None:

@@ -44,8 +44,10 @@ def links_up(topology: Topology, place: int) -> tuple[int, int] | None:
         return sum(link.up is True for link in links), sum(link.up is None for link in links)
     bonds = [bond for other, bond in enumerate(topology.bonds[place]) if other != place and bond is not None]
     most = max(bonds, default=0)
-    # A matrix shows all there is; the driver may not have told of links yet.
-    return (most, 0) if most or (device.pci is None and bonds) else None
+    if not most and (device.pci is not None or not bonds):
+        return None  # the driver may not have told of links yet; a matrix shows all there is
+    # Links to switches count for every peer, those to one GPU for it alone: which of both they are, cells do not tell.
+    return most, sum(bonds) - most
 
 
 def redirecting(topology: Topology) -> tuple[tuple[str, str, str], ...] | None:

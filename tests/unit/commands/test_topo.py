@@ -343,13 +343,36 @@ def test_a_matrix_is_held_against_a_profile(capsys: Output, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_every_published_matrix_is_printed_as_it_was(capsys: Output, tmp_path: Path, number: str) -> None:
-    text = shared("reference", "topo-samples.txt").read_text()
-    matrix = text.partition(f"### SAMPLE {number}\n")[2].partition("--- BEGIN MATRIX\n")[2]
-    matrix = matrix.partition("--- END MATRIX")[0]
+    matrix = sample(number)
     code, out, err = asked(capsys, "--from-matrix", file(tmp_path, matrix), "--format", "matrix")
     assert (code, out, err) == (0, matrix, "")
     told = facts(capsys, "--from-matrix", str(tmp_path / "matrix"))["matrix"]
     assert all(told[i][j] == told[j][i] for i in range(len(told)) for j in range(i))
+
+
+def sample(number: str) -> str:
+    """The text of a published matrix."""
+    text = shared("reference", "topo-samples.txt").read_text()
+    matrix = text.partition(f"### SAMPLE {number}\n")[2].partition("--- BEGIN MATRIX\n")[2]
+    return matrix.partition("--- END MATRIX")[0]
+
+
+@pytest.mark.parametrize(
+    ("number", "profile"),
+    [
+        ("02", "hgx-a100-8"), ("03", "hgx-h200-8"), ("05", "hgx-a100-8"), ("08", "l40s"), ("09", "hgx-a100-4"),
+        ("17", "hgx-h100-8"), ("20", "hgx-h100-8"), ("28", "hgx-a100-4"), ("35", "gb200-tray"), ("37", "hgx-h100-8"),
+    ],
+)  # fmt: skip
+def test_no_published_machine_differs_from_its_kind(capsys: Output, tmp_path: Path, number: str, profile: str) -> None:
+    code, out, _ = asked(capsys, "--from-matrix", file(tmp_path, sample(number)), "--diff", "--profile", profile)
+    assert code == 0, out
+
+
+def test_a_machine_whose_nvlinks_are_gone_is_told_gpu_by_gpu(capsys: Output, tmp_path: Path) -> None:
+    code, out, _ = asked(capsys, "--from-matrix", file(tmp_path, sample("19")), "--diff", "--profile", "hgx-h100-8")
+    assert code == 1
+    assert [f"GPU{n} has 0 of 18 NVLinks up" in out for n in range(8)] == [True] * 8
 
 
 @pytest.mark.parametrize(("content", "words"), [

@@ -225,7 +225,7 @@ def test_farther_than_before_is_told_once_for_the_device_that_is_farther() -> No
         rows[gpu(n)]["common_ancestors"] = tuple(told_of)
     # GPUs of two sockets were NODE in that file, which they are not here either: that is told of four of them.
     lines = [words for kind, _, words in told(rows, expected) if kind == "distance"]
-    assert lines[0] == "GPU0 and GPU1 and 6 more are SYS from each other, NODE expected"
+    assert lines[0] == "SYS between GPU0 and GPU1 and 6 more, NODE expected"
 
 
 def cells(change: Callable[[str], str]) -> tuple[str, ...]:
@@ -300,7 +300,7 @@ def test_links_that_nothing_leads_through_are_told_as_distance() -> None:
         rows[SubjectId(f"gpu:0000:{bus}:00.0")] = {"gpu_index": n, "nvlink_peers": tuple(peers), "nvlink_up": (1,) * 12}
     kind = expect(rows, PROFILES)
     assert kind is not None
-    assert told(rows, kind) == [("distance", "gpu:0000:01:00.0", "GPU0 and GPU1 are NV2 from each other, NV4 expected")]
+    assert told(rows, kind) == [("distance", "gpu:0000:01:00.0", "NV2 between GPU0 and GPU1, NV4 expected")]
 
 
 def test_one_link_of_a_mesh_is_down_at_both_of_its_ends() -> None:
@@ -401,6 +401,13 @@ def test_a_matrix_without_nvlinks_shows_that_there_are_none() -> None:
     assert [(one.kind, one.device, one.found) for one in differences] == [("nvlinks", f"GPU{n}", "0") for n in range(8)]
     whole = msgspec.structs.replace(shown, bonds=made.bonds)
     assert compare(whole, PROFILES["hgx-h100-8"]) == ()
+    fewer = tuple(
+        tuple(17 if bond and 2 in (i, j) else bond for j, bond in enumerate(row)) for i, row in enumerate(made.bonds)
+    )
+    (difference,) = compare(msgspec.structs.replace(shown, bonds=fewer), PROFILES["hgx-h100-8"])
+    assert difference.words == "NV17 between GPU2 and GPU0 and 6 more, NV18 expected"
+    cards = [msgspec.structs.replace(device, nic=None) for device in bare]
+    assert compare(msgspec.structs.replace(whole, devices=tuple(cards)), DGX) == ()
 
 
 @pytest.mark.parametrize("expected", [LEARNED, DGX], ids=["learned", "kind"])

@@ -277,7 +277,7 @@ def test_links_up_are_known_unknown_or_none() -> None:
     rows[gpu(3)] = {k: v for k, v in rows[gpu(3)].items() if k not in ("nvlink_up", "nvlink_peers")}  # 18 to switches
     made = graph(rows)
     assert [links_up(made, place) for place in (0, 1, 2, 3, 4, 8)] == [
-        (16, 1), None, None, (18, 0), (18, 0), None,
+        (16, 1), None, None, (18, 71), (18, 0), None,
     ]  # fmt: skip
 
 
