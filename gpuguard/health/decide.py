@@ -5,7 +5,7 @@ has one cause; `machine` says what state follows; `drain` what is owed. A detect
 itself and blinds no other.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
@@ -58,13 +58,13 @@ def decide(
     of_events, of_rows, of_machine = _sorted(tuple(detectors))
     if isinstance(event, Sweep):
         for rows in of_rows:
-            desk.consult_rows(rows, event)
+            desk.guarded(desk.consult_rows, rows, event)
         for whole in of_machine:
-            desk.consult_machine(whole, event)
+            desk.guarded(desk.consult_machine, whole, event)
     else:
         for detector in of_events:
             if isinstance(event, detector.reads):
-                desk.consult(detector)
+                desk.guarded(desk.consult, detector)
     desk.move_subjects()
     desk.settle()
     desk.tell()
@@ -294,53 +294,48 @@ class _Desk:
 
     def consult(self, detector: Detector) -> None:
         """The detector has judged the event; its findings stand, or are withdrawn."""
-        try:
-            for name in detector.subjects(self.event):
-                memory: Any = self.memory.get((detector.name, name))  # Any: the type is the detector's own
-                memory = detector.start() if memory is None else memory
-                after, findings = detector.observe(memory, name, self.event)
-                if after != memory:
-                    self.memory = {**self.memory, (detector.name, name): after}
-                for finding in findings:
-                    self._hear(finding)
-        except Exception as error:  # noqa: BLE001 - one of the three homes: a broken check must not blind the others
-            self.failed.append(detector.name)
-            self._hear(_against_itself(detector.name, error, self.event))
+        for name in detector.subjects(self.event):
+            for finding in self._judged(detector, name, detector.observe, name, self.event):
+                self._hear(finding)
 
     def consult_rows(self, detector: RowDetector, event: Sweep) -> None:
         """The detector has judged the rows of its kind of which the sweep brought a column it reads."""
-        try:
-            for name, row in self.rows.items():
-                if kind_of(name) not in detector.of or event.rows[name].keys().isdisjoint(detector.reads):
-                    continue
-                memory: Any = self.memory.get((detector.name, name))  # Any: the type is the detector's own
-                memory = detector.start() if memory is None else memory
-                after, findings = detector.observe(memory, name, row)
-                if after != memory:
-                    self.memory = {**self.memory, (detector.name, name): after}
-                for finding in findings:
-                    self._hear_level(finding, event)
-        except Exception as error:  # noqa: BLE001 - one of the three homes: a broken check must not blind the others
-            self.failed.append(detector.name)
-            self._hear(_against_itself(detector.name, error, self.event))
+        for name, row in self.rows.items():
+            if kind_of(name) not in detector.of or event.rows[name].keys().isdisjoint(detector.reads):
+                continue
+            for finding in self._judged(detector, name, detector.observe, name, row):
+                self._hear_level(finding, event)
 
     def consult_machine(self, detector: MachineDetector, event: Sweep) -> None:
         """The detector has judged all rows of its kinds, if the sweep brought a column it reads."""
         if all(values.keys().isdisjoint(detector.reads) for values in event.rows.values()):
             return
+        rows = {
+            name: Row(subject=name, at=event.at, source=event.source, values=values)
+            for name, groups in self.readings.items()
+            if kind_of(name) in detector.of and (values := merged(groups, event.at))
+        }
+        for finding in self._judged(detector, NODE, detector.survey, rows):
+            self._hear_level(finding, event)
+
+    def _judged(
+        self,
+        detector: AnyDetector,
+        name: SubjectId,
+        judge: Callable[..., tuple[Any, Sequence[Finding]]],
+        *shown: object,
+    ) -> Sequence[Finding]:
+        """What the detector says of what it is shown; its memory of the subject is the one after that."""
+        memory: Any = self.memory.get((detector.name, name))  # Any: the type is the detector's own
+        after, findings = judge(detector.start() if memory is None else memory, *shown)
+        if after != memory:
+            self.memory = {**self.memory, (detector.name, name): after}
+        return findings
+
+    def guarded(self, consult: Callable[..., None], detector: AnyDetector, *shown: object) -> None:
+        """The detector was consulted; one that crashes is a finding against itself."""
         try:
-            rows = {
-                name: Row(subject=name, at=event.at, source=event.source, values=values)
-                for name, groups in self.readings.items()
-                if kind_of(name) in detector.of and (values := merged(groups, event.at))
-            }
-            memory: Any = self.memory.get((detector.name, NODE))  # Any: the type is the detector's own
-            memory = detector.start() if memory is None else memory
-            after, findings = detector.survey(memory, rows)
-            if after != memory:
-                self.memory = {**self.memory, (detector.name, NODE): after}
-            for finding in findings:
-                self._hear_level(finding, event)
+            consult(detector, *shown)
         except Exception as error:  # noqa: BLE001 - one of the three homes: a broken check must not blind the others
             self.failed.append(detector.name)
             self._hear(_against_itself(detector.name, error, self.event))
