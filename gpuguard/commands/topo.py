@@ -307,6 +307,7 @@ def _json(args: Namespace, wiring: "Wiring") -> str:
 
     from gpuguard.topology.facts import facts
     from gpuguard.topology.islands import islands
+    from gpuguard.topology.near import nics_of
     from gpuguard.topology.offered import offered
     from gpuguard.topology.placement import placement
     from gpuguard.topology.subsets import Subsets
@@ -329,6 +330,7 @@ def _json(args: Namespace, wiring: "Wiring") -> str:
         ],
         "profile": None if wiring.expected is None else wiring.expected.title, "notes": list(topology.notes),
         "placement": placement(topology), "distances": _distances(topology), "graph": msgspec.to_builtins(topology),
+        "nics_by_distance": {gpu.name: list(nics_of(topology, gpu.name)) for gpu in topology.gpus},
         "mistakes": list(wiring.mistakes),
     }  # fmt: skip
     if args.best:

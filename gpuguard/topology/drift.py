@@ -17,7 +17,7 @@ from gpuguard.model.ids import NODE
 from gpuguard.model.topology import LEVELS, Device, Difference, DifferenceKind, Level, Topology
 from gpuguard.topology.names import joined
 from gpuguard.topology.profiles import Expected, Slot, key_of
-from gpuguard.topology.state import is_number, links_up, numa_nodes, redirecting, silent
+from gpuguard.topology.state import does_rdma, guid_of, is_number, links_up, numa_nodes, redirecting, silent
 
 # Gravest first.
 ORDER: tuple[DifferenceKind, ...] = (
@@ -26,8 +26,6 @@ ORDER: tuple[DifferenceKind, ...] = (
 )  # fmt: skip
 # Not a fault but news: a part was changed, or one is there that nobody listed.
 NEWS = ("gpu_moved", "unexpected")
-# Cards of these makers do RDMA, also while the module for it is not loaded: Mellanox and NVIDIA; Amazon's EFA.
-_RDMA = re.compile(r"15b3:|1d0f:efa", re.ASCII)
 _BOND = re.compile(r"NV(\d+)$", re.ASCII)
 
 
@@ -322,7 +320,7 @@ class _Desk:
 
     def count_cards(self) -> None:
         want = self.expected.nics
-        rdma = [_does_rdma(nic) for nic in self.topology.nics]
+        rdma = [does_rdma(nic) for nic in self.topology.nics]
         sure, unsure = rdma.count(True), rdma.count(None)
         if want is not None and (not self.looked() or sure < want <= sure + unsure):
             self.cannot_tell("nic_missing", NODE)
@@ -343,7 +341,7 @@ class _Desk:
         if level is None:
             return
         near = LEVELS[: LEVELS.index(level) + 1]
-        cards = [place for place, device in enumerate(self.topology.devices) if _does_rdma(device) is not False]
+        cards = [place for place, device in enumerate(self.topology.devices) if does_rdma(device) is not False]
         for place in self.of_kind():
             levels = [self.topology.levels[place][card] for card in cards]
             if not any(told in near for told in levels):
@@ -370,11 +368,11 @@ class _Desk:
             else:
                 self.judge_card(name, slot, self.now_at[name])
         for name, place in free.items():
-            if self.is_new(name) and _does_rdma(device := self.topology.devices[place]):
+            if self.is_new(name) and does_rdma(device := self.topology.devices[place]):
                 self.say("unexpected", device, "nothing", "a card", f"{name} is not in the learned profile")
 
     def same_guid(self, name: str, slot: Slot, place: int) -> bool:
-        guid = _guid(self.topology.devices[place])
+        guid = guid_of(self.topology.devices[place])
         return guid is not None and guid == slot.guid
 
     def same_place(self, name: str, slot: Slot, place: int) -> bool:
@@ -383,7 +381,7 @@ class _Desk:
     def same_name(self, name: str, slot: Slot, place: int) -> bool:
         """A card of the same name, unless it is known to be another: it sits elsewhere and has another GUID."""
         device = self.topology.devices[place]
-        another = slot.guid is not None and _guid(device) not in (None, slot.guid)
+        another = slot.guid is not None and guid_of(device) not in (None, slot.guid)
         return key_of(device) == name and not another
 
     def card_gone(self, name: str, slot: Slot) -> None:
@@ -395,7 +393,7 @@ class _Desk:
 
     def judge_card(self, name: str, slot: Slot, place: int) -> None:
         device = self.topology.devices[place]
-        guid = _guid(device)
+        guid = guid_of(device)
         if slot.pci is not None and device.pci is not None and device.pci != slot.pci:
             self.displaced.add(place)
             words = f"{name} is at {device.pci}, expected at {slot.pci}{self.nearest(name, place)}"
@@ -542,22 +540,6 @@ class _Desk:
 
 def _name(device: Device) -> str:
     return device.name if device.kind == "gpu" else device.alias or device.name
-
-
-def _does_rdma(device: Device) -> bool | None:
-    """Whether it is a card that can do RDMA; None where nobody knows what it is."""
-    nic = device.nic
-    if device.kind != "nic":
-        return False
-    if nic is None or nic.rdma is not None or device.pci is None:
-        return True  # a matrix shows RDMA devices alone, and nothing else of them
-    return None if nic.pci_id is None else bool(_RDMA.match(nic.pci_id))
-
-
-def _guid(device: Device) -> str | None:
-    """The card's own number; one of zeros is none."""
-    guid = None if device.nic is None else device.nic.guid
-    return guid if guid is not None and guid.strip("0:x") else None
 
 
 def _is_worse(found: str, want: str) -> bool:

@@ -20,18 +20,9 @@ def nics_of(topology: Topology, gpu: str) -> tuple[str, ...]:
     return tuple(name for _, name in _preferred(topology, _place(topology, gpu)))
 
 
-def best_nic(topology: Topology, gpu: str) -> str | None:
-    """The name of the card to use with this GPU alone; None without cards, or where no distance is known.
-
-    Raises  UsageError where this is no GPU's name
-    """
-    return next(
-        (name for preference, name in _preferred(topology, _place(topology, gpu)) if _is_known(preference)), None
-    )
-
-
 def spread(topology: Topology, gpus: Iterable[str] | None = None) -> dict[str, str | None]:
-    """A card for each GPU, of its equally near ones, so that as few GPUs as can be share one; as best_nic otherwise.
+    """A card for each GPU, of its equally near ones, so that as few GPUs as can be share one; None where no distance is
+    known.
 
     Equally near are the cards of the same distance as the best one, with RDMA as that has it, and as fast.
     Raises  UsageError for a name that is no GPU's, or comes twice

@@ -3,12 +3,15 @@
 What is not known is None, and a GPU of which nobody tells is no GPU that is silent.
 """
 
+import re
 from typing import TypeGuard
 
 from gpuguard.model.topology import Device, Topology
 
 # NVIDIA's own driver, as the kernel calls it.
 DRIVER = "nvidia"
+# Cards of these makers do RDMA, also while the module for it is not loaded: Mellanox and NVIDIA; Amazon's EFA.
+_RDMA = re.compile(r"15b3:|1d0f:efa", re.ASCII)
 
 
 def is_number(value: int | None) -> TypeGuard[int]:
@@ -50,13 +53,31 @@ def links_up(topology: Topology, place: int) -> tuple[int, int] | None:
     return most, sum(bonds) - most
 
 
+def does_rdma(device: Device) -> bool | None:
+    """Whether it is a card that can do RDMA; None where nobody knows what it is."""
+    nic = device.nic
+    if device.kind != "nic":
+        return False
+    if nic is None or nic.rdma is not None or device.pci is None:
+        return True  # a matrix shows RDMA devices alone, and nothing else of them
+    return None if nic.pci_id is None else bool(_RDMA.match(nic.pci_id))
+
+
+def guid_of(device: Device) -> str | None:
+    """The card's own number; one of zeros is none."""
+    guid = None if device.nic is None else device.nic.guid
+    return guid if guid is not None and guid.strip("0:x") else None
+
+
 def redirecting(topology: Topology) -> tuple[tuple[str, str, str], ...] | None:
     """Bridges at which ACS sends up to the root what one device below a switch writes to another: for each its address
     and the two devices it parts; None where that cannot be told, as nothing is below a switch or nobody knows.
 
     Source  PCI Express Base Specification, Access Control Services: P2P Request Redirect acts at downstream ports
     """
-    flags = {bridge.pci: bridge.redirects for bridge in topology.bridges if bridge.kind != "root_port"}
+    flags: dict[str, bool | None] = {
+        bridge.pci: bridge.redirects for bridge in topology.bridges if bridge.kind != "root_port"
+    }
     found: dict[str, tuple[str, str, str]] = {}
     known = False
     for i, one in enumerate(topology.devices):
@@ -64,7 +85,7 @@ def redirecting(topology: Topology) -> tuple[tuple[str, str, str], ...] | None:
             if one.kind == other.kind == "nic":
                 continue
             for port in _apart(one, other):
-                flag = flags.get(port)  # type: ignore[call-overload]  # an address is text
+                flag = flags.get(port)
                 known = known or flag is not None
                 if flag:
                     found.setdefault(port, (port, one.alias or one.name, other.alias or other.name))

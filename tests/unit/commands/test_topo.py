@@ -140,6 +140,7 @@ def test_json_has_all_that_was_promised(capsys: Output) -> None:
     assert told["best"]["4"] == ["GPU0", "GPU1", "GPU2", "GPU3"]
     assert told["differences"] == []
     assert {island["kind"] for island in told["islands"]} >= {"nvlink", "switch"}
+    assert told["nics_by_distance"]["GPU5"][0] == "NIC5"
     assert told["placement"]["gpus"] == [f"GPU{n}" for n in range(8)]
 
 

@@ -8,7 +8,7 @@ import pytest
 from gpuguard.errors import UsageError
 from gpuguard.model.ids import SubjectId
 from gpuguard.model.topology import Device, Level, Topology
-from gpuguard.topology.near import best_nic, cpus_of, nics_of, spread
+from gpuguard.topology.near import cpus_of, nics_of, spread
 from tests.support.topo_samples import samples
 from tests.support.wirings import CPUS, graph, h100x8, l40sx4, plain
 
@@ -17,7 +17,6 @@ def test_the_card_behind_the_same_switch_comes_first_and_the_other_socket_last()
     made = graph(h100x8())
     assert nics_of(made, "GPU5")[0] == "NIC5"
     assert set(nics_of(made, "GPU5")[4:]) == {"NIC0", "NIC1", "NIC2", "NIC3"}
-    assert [best_nic(made, f"GPU{n}") for n in range(8)] == [f"NIC{n}" for n in range(8)]
     assert spread(made) == {f"GPU{n}": f"NIC{n}" for n in range(8)}
 
 
@@ -66,7 +65,7 @@ def test_one_makes_room_for_another_that_has_no_choice() -> None:
         levels=tuple(tuple(level(one, other) if one != other else None for other in names) for one in names),
         bonds=((0,) * 6,) * 6,
     )
-    assert [best_nic(made, name) for name in names[:3]] == ["NIC0", "NIC2", "NIC0"]
+    assert [spread(made, [name])[name] for name in names[:3]] == ["NIC0", "NIC2", "NIC0"]
     assert spread(made) == {"GPU0": "NIC1", "GPU1": "NIC2", "GPU2": "NIC0"}
     assert spread(made, ["GPU2", "GPU0"]) == {"GPU2": "NIC0", "GPU0": "NIC1"}
 
@@ -78,10 +77,9 @@ def test_where_no_distance_is_known_no_card_is_the_best() -> None:
         devices=tuple(msgspec.structs.replace(device, nodes=None) for device in made.devices),
         levels=tuple((None,) * 16 for _ in range(16)),
     )
-    assert best_nic(blank, "GPU0") is None
     assert len(nics_of(blank, "GPU0")) == 8
     assert set(spread(blank).values()) == {None}
-    assert best_nic(samples()["07"], "GPU0") is None
+    assert spread(samples()["07"], ["GPU0"]) == {"GPU0": None}
     assert nics_of(samples()["07"], "GPU0") == ()
 
 
@@ -95,7 +93,7 @@ def test_processors_are_the_devices_own_else_the_nodes_and_never_a_guess() -> No
 
 
 def test_who_is_no_gpu_is_refused() -> None:
-    for ask in (nics_of, best_nic, cpus_of):
+    for ask in (nics_of, cpus_of):
         with pytest.raises(UsageError, match="'NIC0'"):
             ask(graph(l40sx4()), "NIC0")
     assert spread(plain([])) == {}
