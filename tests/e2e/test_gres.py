@@ -3,17 +3,14 @@
 import os
 import re
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from gpuguard.topology.cpus import numbers
 from gpuguard.topology.formats import Wish, gres, slurm_topology
 from tests.support.layouts import alternating, interleaved, lost_and_split, nps4
-from tests.support.require import require
-from tests.support.slurm import CONF, Cluster, free_ports, missing_programs
+from tests.support.slurm import CONF, Cluster, free_ports, running
 from tests.support.wirings import Rows, graph, h100x8
 
 pytestmark = pytest.mark.slurm
@@ -70,17 +67,8 @@ def _line(name: str, made: str) -> str:
 
 @pytest.fixture(scope="module")
 def wired_cluster() -> Iterator[Wired]:
-    require("slurm", not missing_programs(), f"no {', '.join(missing_programs())}; `apt install slurm-wlm munge`")
-    require("slurm", os.geteuid() == 0, "slurmctld, slurmd and mknod need root")
-    with tempfile.TemporaryDirectory(prefix="gg-slurm-", dir="/tmp") as folder:
-        root = Path(folder)
-        root.chmod(0o755)
-        cluster = Wired(root, len(MACHINES))
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.stop()
+    with running(Wired, len(MACHINES)) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -18,7 +18,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -260,9 +262,12 @@ def missing_programs() -> list[str]:
     return [program for program in missing if program != "slurmstepd" or shutil.which("slurmd", path=PATH) is None]
 
 
-@pytest.fixture(scope="session")
-def slurm_cluster() -> Iterator[Cluster]:
-    """A running cluster for the whole session, or a skip that names what is missing."""
+C = TypeVar("C", bound="Cluster")
+
+
+@contextmanager
+def running(kind: type[C], *arguments: int) -> Iterator[C]:
+    """A running cluster of this kind, or a skip that names what is missing."""
     missing = missing_programs()
     require("slurm", not missing, f"no {', '.join(missing)}; `apt install slurm-wlm munge` brings them")
     require("slurm", os.geteuid() == 0, "slurmctld, slurmd and mknod need root")
@@ -270,12 +275,19 @@ def slurm_cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="gg-slurm-", dir="/tmp") as folder:
         root = Path(folder)
         root.chmod(0o755)
-        cluster = Cluster(root)
+        cluster = kind(root, *arguments)
         try:
             cluster.start()
             yield cluster
         finally:
             cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster() -> Iterator[Cluster]:
+    """One for the whole session."""
+    with running(Cluster) as cluster:
+        yield cluster
 
 
 @pytest.fixture
