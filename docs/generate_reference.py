@@ -23,6 +23,7 @@ from gpuguard.commands import COMMANDS, module_of
 from gpuguard.custody import ownership
 from gpuguard.health.machine import ROWS, TABLE
 from gpuguard.model.health import STATES
+from gpuguard.model.jobs import CONCLUDED
 from gpuguard.model.quantities import GPU_QUANTITIES
 from gpuguard.model.readings import Quantity, SubjectKind
 from gpuguard.runtime import plugins
@@ -235,7 +236,7 @@ def _origins(check: str, keys: set[str]) -> dict[str, str]:
 WHOSE: dict[SubjectKind, str] = {
     "gpu": "Of each GPU (labels `gpu`, `uuid`)", "mig": "Of each MIG instance (labels `gpu`, `uuid`, `mig`)",
     "node": "Of the node", "port": "Of each port (labels `device`, `port`)", "disk": "Of each disk (label `disk`)",
-    "nvswitch": "Of each NVSwitch (label `nvswitch`)",
+    "nvswitch": "Of each NVSwitch (label `nvswitch`)", "job": "Of each job (label `job`)",
 }  # fmt: skip
 
 
@@ -250,6 +251,7 @@ def metrics() -> str:
     # What is declared for all readers of GPUs: NVML's source reads all of it, DCGM's what its fields fill.
     fields = {f"{prefix}{field.column}" for field in DCGM_FIELDS for prefix in ("", "mig_")}
     readers = {q.name: ["nvml", "dcgm"] if q.name in fields else ["nvml"] for q in GPU_QUANTITIES}
+    readers |= {quantity.name: ["jobs"] for quantity in CONCLUDED}
     for name, module in modules.items():
         for quantity in getattr(module, "QUANTITIES", ()):
             readers.setdefault(quantity.name, []).append(name)
@@ -287,7 +289,7 @@ def _measured(name: str, columns: list[Quantity], readers: dict[str, list[str]])
         first.unit, first.unit
     )
     shown = f"{name}_total" if first.kind == "counter" else name
-    whose = dict.fromkeys(reader for column in columns for reader in readers[column.name])
+    whose = dict.fromkeys(reader for column in columns for reader in readers.get(column.name, ()))
     means = first.help.replace("|", "\\|")
     return f"| `{shown}` | {first.kind} | {unit} | {'; '.join(labels)} | {means} | {_names(whose)} |"
 

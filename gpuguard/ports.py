@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import msgspec
 
 from gpuguard.model.actions import Action, Outcome, Question
-from gpuguard.model.events import AnyEvent, Batch, Cursor, LogLine, Parsed
+from gpuguard.model.events import AnyEvent, Batch, Cursor, LogLine, Parsed, Sweep
 from gpuguard.model.findings import Finding
 from gpuguard.model.ids import EventId, SubjectId
 from gpuguard.model.instants import Instant
-from gpuguard.model.readings import Row, SubjectKind
+from gpuguard.model.readings import Row, SubjectKind, Values
 from gpuguard.model.samples import Grain, Stretch
 from gpuguard.model.story import Change, OwedAction, StoryEntry
 
@@ -86,6 +86,16 @@ class Listener(Protocol):
     def overhear(self, line: LogLine) -> None: ...
 
 
+@runtime_checkable
+class Onlooker(Protocol):
+    """A source that must know what others measured: it looks closer at processes that others name. `onlooks` are
+    columns of which a sweep must bring one to be shown. Comes from another source's thread and returns at once."""
+
+    onlooks: tuple[str, ...]
+
+    def onlook(self, sweep: Sweep) -> None: ...
+
+
 class Rules(Protocol):
     """The tables that a part comes with.
 
@@ -154,7 +164,31 @@ class MachineDetector(Protocol):
     def survey(self, memory: Any, rows: Mapping[SubjectId, Row]) -> tuple[Any, Sequence[Finding]]: ...
 
 
-AnyDetector = Detector | RowDetector | MachineDetector
+class Deriver(Protocol):
+    """Concludes rows from rows, before any check judges: what of several subjects together makes a job.
+
+    `of` and `reads` are as for a MachineDetector; `yields` are all columns it may conclude, and `valid_for` for how
+    many seconds they hold. What it says of a subject takes the place of what it said of it before. The core keeps one
+    `Memory`, which may change with every sweep: it is written down every half a minute, so after a restart it may lack
+    that much.
+    """
+
+    name: str
+    of: tuple[SubjectKind, ...]
+    reads: tuple[str, ...]
+    yields: tuple[str, ...]
+    valid_for: float
+    memory: type
+
+    def start(self) -> Any: ...  # Any: each deriver has a memory type of its own
+
+    def derive(
+        self, memory: Any, rows: Mapping[SubjectId, Row], at: Instant, brought: frozenset[str]
+    ) -> tuple[Any, Mapping[SubjectId, Values]]:
+        """`brought` are the columns that this sweep brought, of any subject."""
+
+
+AnyDetector = Detector | RowDetector | MachineDetector | Deriver
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 
 from gpuguard.health import drain, identity, machine, policy, story
+from gpuguard.health.board import Board
 from gpuguard.health.state import Health, Memories
 from gpuguard.incident import join, ranks
 from gpuguard.model.actions import Question
@@ -31,9 +32,8 @@ from gpuguard.model.findings import SEVERITIES, Clear, Finding
 from gpuguard.model.health import Decision, Incident, Owed, SourceHealth, Standing, State, SubjectHealth, Transition
 from gpuguard.model.ids import NODE, IncidentId, SubjectId, TokenId, kind_of
 from gpuguard.model.instants import Instant, seconds_between
-from gpuguard.model.readings import Group, Readings, Row, merged
 from gpuguard.model.story import StoryEntry
-from gpuguard.ports import AnyDetector, Detector, MachineDetector, RowDetector
+from gpuguard.ports import AnyDetector, Deriver, Detector, MachineDetector, RowDetector
 
 # Closed incidents are remembered this long, so that what comes late still finds the cause it belongs to.
 INCIDENT_KEPT = 3600.0
@@ -42,6 +42,9 @@ INCIDENTS_KEPT = 256
 STRANGER_KEPT = 7 * 86400.0
 # How long after its first report a held finding is asked about again; each time costs a query of the journal.
 ASK_AGAIN_AT = (60.0, 300.0, 1800.0)
+# Kinds of subject that end: what stood on one of which nothing was read for so long is over, and it is forgotten.
+PASSING = ("job", "rank", "task", "process")
+PASSED_AFTER = 900.0
 # The source that reads lines as they are printed.
 FIRST_HAND = "kmsg"
 
@@ -55,8 +58,10 @@ def decide(
     """
     desk = _Desk(health, event, settings)
     desk.take_in()
-    of_events, of_rows, of_machine = _sorted(tuple(detectors))
+    derivers, of_events, of_rows, of_machine = _sorted(tuple(detectors))
     if isinstance(event, Sweep):
+        for deriver in derivers:
+            desk.guarded(desk.derive, deriver, event)
         for rows in of_rows:
             desk.guarded(desk.consult_rows, rows, event)
         for whole in of_machine:
@@ -74,19 +79,23 @@ def decide(
 @lru_cache(maxsize=8)
 def _sorted(
     detectors: tuple[AnyDetector, ...],
-) -> tuple[tuple[Detector, ...], tuple[RowDetector, ...], tuple[MachineDetector, ...]]:
-    """Those that judge by events, those that judge one row of what was measured, and those that judge them all."""
+) -> tuple[tuple[Deriver, ...], tuple[Detector, ...], tuple[RowDetector, ...], tuple[MachineDetector, ...]]:
+    """Those that conclude rows from rows, that judge by events, that judge one row of what was measured, and that judge
+    them all."""
+    derivers: list[Deriver] = []
     of_events: list[Detector] = []
     of_rows: list[RowDetector] = []
     of_machine: list[MachineDetector] = []
     for detector in detectors:
-        if hasattr(detector, "survey"):
+        if hasattr(detector, "derive"):
+            derivers.append(cast(Deriver, detector))
+        elif hasattr(detector, "survey"):
             of_machine.append(cast(MachineDetector, detector))
         elif hasattr(detector, "of"):
             of_rows.append(cast(RowDetector, detector))
         else:
             of_events.append(detector)
-    return tuple(of_events), tuple(of_rows), tuple(of_machine)
+    return tuple(derivers), tuple(of_events), tuple(of_rows), tuple(of_machine)
 
 
 class _Desk:
@@ -101,9 +110,10 @@ class _Desk:
         self.incidents: dict[IncidentId, Incident] = dict(health.incidents)
         self.sources = health.sources
         self.memory: Memories = health.memory
+        self.folds = health.folds
+        self.began = health.began
         self.identified = health.identified
-        self.readings: Readings = health.readings
-        self.rows: dict[SubjectId, Row] = {}
+        self.board = Board(health.readings)
         self.drain = health.drain
         self.tokens = health.tokens
         self.owed: list[Owed] = []
@@ -119,7 +129,7 @@ class _Desk:
         return Health(
             now=self.now, subjects=self.subjects, retired=self.retired, incidents=self.incidents,
             sources=self.sources, drain=self.drain, tokens=self.tokens, identified=self.identified,
-            memory=self.memory, readings=self.readings,
+            memory=self.memory, folds=self.folds, readings=self.board.readings, began=self.began,
         )  # fmt: skip
 
     def decision(self) -> Decision:
@@ -175,6 +185,7 @@ class _Desk:
                 self._put(msgspec.structs.replace(self.subjects[name], probation_from=self.now))
             self.story.append(story.rebooted(event))
         self.sources = {}
+        self.began = event.at
         self._ask(self.subjects.values(), always=True)
         for subject in self.subjects.values():
             if subject.seen is not None and subject.seen != event.at.boot:
@@ -184,13 +195,20 @@ class _Desk:
     def _measure(self, event: Sweep) -> None:
         """What was measured is known from now on, and by it which GPU is where."""
         self._identify(identity.swept(self.health(), event))
-        key = f"{event.source}/{event.rate}"
-        readings = dict(self.readings)
-        for name, values in event.rows.items():
-            group = Group(source=event.source, rate=event.rate, at=event.at, valid_for=event.valid_for, values=values)
-            readings[name] = groups = {**readings.get(name, {}), key: group}
-            self.rows[name] = Row(subject=name, at=event.at, source=event.source, values=merged(groups, event.at))
-        self.readings = readings
+        self.board.take(event.source, event.rate, event.valid_for, event.rows, event)
+
+    def derive(self, deriver: Deriver, event: Sweep) -> None:
+        """What the deriver concludes from what is known now stands beside what was measured."""
+        if not self.board.brings(deriver.reads):
+            return
+        brought = frozenset[str]().union(*event.rows.values())
+        fold: Any = self.folds.get(deriver.name)  # Any: the type is the deriver's own
+        before = deriver.start() if fold is None else fold
+        after, rows = deriver.derive(before, self.board.of(deriver.of, event), event.at, brought)
+        if after is not fold:
+            self.folds = {**self.folds, deriver.name: after}
+        if rows:
+            self.board.take(deriver.name, "fast", deriver.valid_for, rows, event)
 
     def _identify(self, learned: Health) -> None:
         before, now = self.subjects, learned.subjects
@@ -205,7 +223,7 @@ class _Desk:
             # What was counted and measured of the GPU that was there says nothing of the one that is, or will be.
             if others:
                 self.memory = {key: memory for key, memory in self.memory.items() if key[1] not in others}
-                self.readings = {name: groups for name, groups in self.readings.items() if name not in others}
+                self.board.without(others)
             self.subjects = dict(now)
         self.retired, self.identified = learned.retired, learned.identified
 
@@ -218,8 +236,9 @@ class _Desk:
                 self.touched.setdefault(name, [])
         self._ask(self.subjects.values())
         self._forget_incidents()
+        self.board.age(self.now)
+        self._forget_what_passed()
         self._forget_strangers()
-        self._forget_readings()
 
     def _forget_incidents(self) -> None:
         held = {s.incident for subject in self.subjects.values() for s in subject.standing}
@@ -242,7 +261,12 @@ class _Desk:
             if subject.state == "healthy"
             and not (subject.standing or subject.uuid or subject.seen or subject.applied or subject.accepted)
             and subject.id != NODE
-            and (seconds_between(subject.since, self.now) or 0.0) > STRANGER_KEPT
+            and (seconds_between(subject.since, self.now) or 0.0)
+            > (
+                PASSED_AFTER
+                if kind_of(subject.id) in PASSING and subject.id not in self.board.readings
+                else STRANGER_KEPT
+            )
         ]
         for name in strangers:
             del self.subjects[name]
@@ -250,18 +274,23 @@ class _Desk:
             gone = set(strangers)
             self.memory = {key: memory for key, memory in self.memory.items() if key[1] not in gone}
 
-    def _forget_readings(self) -> None:
-        """What was measured of things that are there no longer."""
-        holding = {
-            name: {
-                key: group
-                for key, group in groups.items()
-                if 0.0 <= (seconds_between(group.at, self.now) or 0.0) <= group.valid_for
-            }
-            for name, groups in self.readings.items()
-        }
-        if any(len(holding[name]) != len(groups) for name, groups in self.readings.items()):
-            self.readings = {name: groups for name, groups in holding.items() if groups}
+    def _forget_what_passed(self) -> None:
+        """Jobs that are over, and their ranks: nobody will say any more that what stood is well again."""
+        fresh = self.began is not None and (seconds_between(self.began, self.now) or 0.0) < PASSED_AFTER
+        if fresh:
+            return  # who lives may not have been heard yet
+        for name, subject in list(self.subjects.items()):
+            if kind_of(name) not in PASSING or name in self.board.readings:
+                continue
+            if any((seconds_between(s.last, self.now) or 0.0) < PASSED_AFTER for s in subject.standing):
+                continue
+            over = subject
+            for standing in subject.standing:
+                over = machine.withdraw(over, standing.finding.code, self.event.at)
+            self._put(over)
+        gone = [key for key in self.memory if kind_of(key[1]) in PASSING and key[1] not in self.board.readings]
+        if gone:
+            self.memory = {key: memory for key, memory in self.memory.items() if key not in gone}
 
     def _accept_returning(self) -> None:
         """A person gives the node back: what was on probation is taken as well, and a GPU that is gone as gone."""
@@ -300,22 +329,17 @@ class _Desk:
 
     def consult_rows(self, detector: RowDetector, event: Sweep) -> None:
         """The detector has judged the rows of its kind of which the sweep brought a column it reads."""
-        for name, row in self.rows.items():
-            if kind_of(name) not in detector.of or event.rows[name].keys().isdisjoint(detector.reads):
+        for name, row in self.board.rows.items():
+            if kind_of(name) not in detector.of or self.board.brought[name].isdisjoint(detector.reads):
                 continue
             for finding in self._judged(detector, name, detector.observe, name, row):
                 self._hear_level(finding, event)
 
     def consult_machine(self, detector: MachineDetector, event: Sweep) -> None:
         """The detector has judged all rows of its kinds, if the sweep brought a column it reads."""
-        if all(values.keys().isdisjoint(detector.reads) for values in event.rows.values()):
+        if not self.board.brings(detector.reads):
             return
-        rows = {
-            name: Row(subject=name, at=event.at, source=event.source, values=values)
-            for name, groups in self.readings.items()
-            if kind_of(name) in detector.of and (values := merged(groups, event.at))
-        }
-        for finding in self._judged(detector, NODE, detector.survey, rows):
+        for finding in self._judged(detector, NODE, detector.survey, self.board.of(detector.of, event)):
             self._hear_level(finding, event)
 
     def _judged(

@@ -31,7 +31,8 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The core's whole memory. `now` is the newest moment it was told of; `identified` the GPU named last, and when;
-    `readings` what was measured last, which no restart needs."""
+    `readings` what was measured last, which no restart needs; `folds` what each deriver remembers, by its name; `began`
+    when this run of the agent did."""
 
     now: Instant
     subjects: dict[SubjectId, SubjectHealth] = {}
@@ -42,7 +43,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens = Tokens()
     identified: tuple[SubjectId, Instant] | None = None
     memory: Memories = {}
+    folds: dict[str, Any] = {}  # Any: each deriver has a memory type of its own
     readings: Readings = {}
+    began: Instant | None = None
 
     @property
     def boot(self) -> BootId:
@@ -66,6 +69,7 @@ def kept(health: Health) -> dict[str, msgspec.Struct]:
         **{f"retired/{uuid}": subject for uuid, subject in health.retired.items()},
         **{f"incident/{name}": incident for name, incident in health.incidents.items()},
         **{f"memory/{check}/{name}": memory for (check, name), memory in health.memory.items()},
+        **{f"fold/{name}": fold for name, fold in health.folds.items()},
     }
     if health.drain is not None:
         parts["drain"] = health.drain
@@ -96,6 +100,7 @@ def restore(state: Mapping[str, bytes], detectors: Iterable[AnyDetector], now: I
     retired: dict[GpuUuid, SubjectHealth] = {}
     incidents: dict[IncidentId, Incident] = {}
     memory: Memories = {}
+    folds: dict[str, Any] = {}  # Any: as in Health
     for key, value in state.items():
         shelf, _, name = key.partition("/")
         if shelf == "subject":
@@ -109,9 +114,11 @@ def restore(state: Mapping[str, bytes], detectors: Iterable[AnyDetector], now: I
             # A check that was removed leaves its memory behind; it is dropped with the next change.
             if check in memories:
                 memory[(check, SubjectId(subject))] = msgspec.msgpack.decode(value, type=memories[check])
+        elif shelf == "fold" and name in memories:
+            folds[name] = msgspec.msgpack.decode(value, type=memories[name])
     return Health(
         now=meta.now, subjects=subjects, retired=retired, incidents=incidents, memory=memory,
-        identified=meta.identified,
+        folds=folds, identified=meta.identified,
         drain=msgspec.msgpack.decode(state["drain"], type=Drain) if "drain" in state else None,
         tokens=msgspec.msgpack.decode(state["tokens"], type=Tokens) if "tokens" in state else Tokens(),
     )  # fmt: skip

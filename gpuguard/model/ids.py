@@ -13,6 +13,7 @@ EventId = NewType("EventId", str)
 SubjectId = NewType("SubjectId", str)
 IncidentId = NewType("IncidentId", str)
 TokenId = NewType("TokenId", str)
+JobId = NewType("JobId", str)  # <keeper>/<its id of the job>, as slurm/8123; see model/jobs.py
 
 NODE = SubjectId("node")
 
@@ -47,6 +48,21 @@ def gpu(pci: PciAddress) -> SubjectId:
 def nvswitch(pci: PciAddress) -> SubjectId:
     """The subject of the NVSwitch at this address."""
     return SubjectId(f"nvswitch:{pci}")
+
+
+def job(name: JobId) -> SubjectId:
+    """The subject of this job."""
+    return SubjectId(f"job:{name}")
+
+
+def rank(name: JobId, number: int) -> SubjectId:
+    """The subject of a job's rank."""
+    return SubjectId(f"rank:{name}/{number}")
+
+
+def task(pid: int) -> SubjectId:
+    """The subject of the process with this id; what it does on one GPU is a row `process:<pci>/<pid>`."""
+    return SubjectId(f"task:{pid}")
 
 
 def kind_of(subject: SubjectId) -> str:

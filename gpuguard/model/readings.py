@@ -19,7 +19,9 @@ Value = int | float | str | tuple[int | float | str | None, ...] | None
 Values = dict[str, Value]
 
 # What a row is about; the word before the first colon of a subject's name.
-SubjectKind = Literal["node", "gpu", "mig", "process", "nvswitch", "port", "disk", "nic", "bridge"]
+SubjectKind = Literal[
+    "node", "gpu", "mig", "process", "nvswitch", "port", "disk", "nic", "bridge", "task", "rank", "job"
+]  # fmt: skip
 Unit = Literal[
     "celsius", "watts", "joules", "hertz", "ratio", "bytes", "bytes_per_second", "seconds", "lanes",
     "bits_per_second", "count", "flag", "code", "mask", "text",

@@ -18,6 +18,7 @@ from gpuguard.health.state import Health, restore
 from gpuguard.model.events import Booted, Cursor
 from gpuguard.model.ids import BootId, EventId
 from gpuguard.model.instants import Instant
+from gpuguard.model.jobs import JOB_QUANTITIES
 from gpuguard.model.quantities import GPU_QUANTITIES
 from gpuguard.model.readings import Quantity
 from gpuguard.model.units import Seconds
@@ -137,11 +138,11 @@ def _build_source(parts: Parts, name: str, root: Path, clock: Clock) -> Source:
 
 
 def quantities(modules: Mapping[str, ModuleType]) -> dict[str, Quantity]:
-    """Everything that can be measured, by column: the GPU's, and what each source declares beside its code.
+    """Everything that can be measured, by column: the GPU's, the jobs', and what each source declares beside its code.
 
     Raises  InvariantBroken when two sources mean different things by one column
     """
-    known = {quantity.name: quantity for quantity in GPU_QUANTITIES}
+    known = {quantity.name: quantity for quantity in (*GPU_QUANTITIES, *JOB_QUANTITIES)}
     for name, module in modules.items():
         for quantity in getattr(module, "QUANTITIES", ()):
             if known.setdefault(quantity.name, quantity) != quantity:

@@ -22,12 +22,12 @@ from typing import Protocol, runtime_checkable
 
 from gpuguard.errors import Absent, GpuguardError
 from gpuguard.model.actions import Action, Outcome, Question
-from gpuguard.model.events import Batch, Cursor, LinesLost, LogLine, SourceChanged, SourceLevel
+from gpuguard.model.events import Batch, Cursor, LinesLost, LogLine, SourceChanged, SourceLevel, Sweep
 from gpuguard.model.health import SourceView
 from gpuguard.model.ids import EventId
 from gpuguard.model.instants import Instant
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Actuator, Clock, Listener, Source
+from gpuguard.ports import Actuator, Clock, Listener, Onlooker, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +105,7 @@ class Supervisor:
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
         self._watches: dict[str, _Watch] = {}
+        self._onlookers: list[tuple[str, Onlooker]] = []
         self._changed = threading.Condition()
         self._patrol: threading.Thread | None = None
 
@@ -120,6 +121,8 @@ class Supervisor:
         self._watches[source.name] = _Watch(
             source=source, cursor=cursor, optional=optional, stands_in_for=stands_in_for, since=self._clock.now()
         )
+        if isinstance(source, Onlooker):
+            self._onlookers.append((source.name, source))
 
     def start(self) -> None:
         """Each source runs in a thread of its own."""
@@ -168,6 +171,12 @@ class Supervisor:
         for name, watch in self._watches.items():
             if name != line.source and isinstance(watch.source, Listener):
                 watch.source.overhear(line)
+
+    def _show(self, sweep: Sweep) -> None:
+        """Every source that looks closer at what another one found has been shown it."""
+        for name, onlooker in self._onlookers:
+            if name != sweep.source and not all(v.keys().isdisjoint(onlooker.onlooks) for v in sweep.rows.values()):
+                onlooker.onlook(sweep)
 
     def views(self) -> tuple[SourceView, ...]:
         """What each source can see now; an optional source that this machine lacks is left out."""
@@ -259,6 +268,9 @@ class Supervisor:
             if first or losses or watch.caught_up != caught_up:
                 self._changed.notify_all()
         self._put(batch)
+        for event in batch.events:
+            if isinstance(event, Sweep):
+                self._show(event)
         if batch.cursor is not None:
             watch.cursor = batch.cursor
 
