@@ -97,7 +97,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
     `look` is what the last clear look showed, since when without a break; `unclear` how many looks were unclear since.
     `worked` counts looks at work; `power` and `clock` are those of work. `sawtooth` is since when it has been one;
-    `peak` the most memory that was in use, of `memory`.
+    `peak` the most memory that was in use, of `memory`; `sm` and `words` are of the last look.
     """
 
     job: str = ""
@@ -113,6 +113,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
     gapped: bool = False
     peak: float | None = None
     memory: float | None = None
+    sm: float | None = None
     words: str = ""
 
     def of(self, job: str) -> "Activity":
@@ -142,7 +143,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
             worked=self.worked + (look == "working"), power=power, clock=clock, parts=parts, sawtooth=self.sawtooth,
             gapped=look == "idle" or (self.gapped and look != "working"),
             peak=_most(self.peak, row.number("memory_used_bytes")),
-            memory=row.number("memory_total_bytes") or self.memory, words=_words(row),
+            memory=row.number("memory_total_bytes") or self.memory, sm=row.number("sm_active_ratio"), words=_words(row),
         )  # fmt: skip
         return after._judged_sawtooth(at, settings)
 
@@ -155,14 +156,12 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
         if self.sawtooth is not None:
             pattern, since = "sawtooth", self.sawtooth
         elif self.look == "unclear" or self.unclear > settings.patience:
-            return GpuView(
-                gpu=gpu, activity=self.lately(settings), worked=self.has_worked(settings), words=self.words
-            )  # fmt: skip
+            pattern, since = "unknown", at
         else:
             pattern, since = self.look, self.since or at
         return GpuView(
             gpu=gpu, pattern=pattern, pattern_seconds=max(0.0, seconds_between(since, at) or 0.0),
-            activity=self.lately(settings), worked=self.has_worked(settings), words=self.words,
+            activity=self.lately(settings), sm=self.sm, worked=self.has_worked(settings), words=self.words,
         )  # fmt: skip
 
     def has_worked(self, settings: Settings = DEFAULTS) -> bool:

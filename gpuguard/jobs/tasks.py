@@ -15,8 +15,8 @@ processors is not told, is never called still. A little noise is none: libraries
 States are read at the look; D and T are one spell only as long as nothing moved, as a process that reads slowly is in D
 at every look and yet another D each time.
 
-Rates are over the last minute or so, and None where the counter is not told, or began anew: another process with the
-same number, a child that ended and took its time with it.
+Rates are over the last twenty seconds or so, and None where the counter is not told, or began anew: another process
+with the same number, a child that ended and took its time with it.
 
 Reads   rows of task:*, of model/jobs.py, TASK
 Source  proc_pid_stat(5), proc_pid_io(5), Documentation/accounting/psi.rst
@@ -41,12 +41,13 @@ class Settings:
     # A second: PyTorch's loop over its loaders wakes every 5 s to see whether they live (MP_STATUS_CHECK_INTERVAL).
     switches_noise: float = 0.3
     bytes_noise: float = 4096.0  # a second: a line of a log or a word of life now and then
-    over: Seconds = Seconds(60.0)  # rates are over this long, as far as it was looked at
+    # Rates are over this long: two looks, so that what a process did before it died is not taken for life for a minute.
+    over: Seconds = Seconds(20.0)
     stale: Seconds = Seconds(60.0)  # of one that was not looked at for so long no rates are told
 
 
 DEFAULTS = Settings()
-MARKS = 8  # one each 10 s, and one to begin with
+MARKS = 8  # at most; at the usual pace of ten seconds there are three
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskState(msgspec.Struct, frozen=True, kw_only=True):
-    """One process as the looks of the last minute show it. `still` and `same` are since when it has been still and in
+    """One process as the last looks show it. `still` and `same` are since when it has been still and in
     its state; `started` tells it from a later one with its number."""
 
     pid: int = 0

@@ -14,12 +14,15 @@ Pattern = Literal["working", "spinning", "idle", "sawtooth", "unknown"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
     """One GPU of a job. `worked` is whether it was ever seen working for this job; `pattern_seconds` for how long it
-    has been so; `words` what was measured, for people: "SM 98 %, tensor 0 %, 164 of 700 W"."""
+    has been so; `activity` is the mean of the last minute or two; `sm` the share of its SMs that were held at the last
+    look: few by a collective that waits, often all by another kernel that never ends. `words` what was measured, for
+    people: "SM 98 %, tensor 0 %, 164 of 700 W"."""
 
     gpu: SubjectId
     pattern: Pattern = "unknown"
     pattern_seconds: float = 0.0
     activity: float | None = None
+    sm: float | None = None
     worked: bool = False
     words: str = ""
 

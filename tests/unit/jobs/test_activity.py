@@ -70,6 +70,7 @@ def test_a_kernel_that_moves_nothing_spins_however_many_sms_it_holds(stuck: Valu
     seen = view(activity)
     assert (seen.pattern, seen.worked, seen.pattern_seconds) == ("spinning", True, 60.0)
     assert activity.activity == pytest.approx(0.84 * 12 / 25)
+    assert seen.sm == stuck["sm_active_ratio"]
 
 
 def test_high_utilisation_alone_is_no_work() -> None:

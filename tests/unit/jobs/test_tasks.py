@@ -54,8 +54,8 @@ WORKS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_rates_are_over_the_last_minute() -> None:
-    seen = Process().look(20, **WORKS).look(8, cpu_seconds_total=0.5, read_bytes_total=1e6).view()
+def test_rates_are_over_the_last_looks() -> None:
+    seen = Process().look(20, **WORKS).look(2, cpu_seconds_total=0.5, read_bytes_total=1e6).view()
     assert (seen.pid, seen.name, seen.state) == (PID, "python3", "R")
     assert seen.cpu == pytest.approx(0.5)
     assert seen.io_bytes_per_second == pytest.approx(1e6)
