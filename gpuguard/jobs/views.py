@@ -53,7 +53,8 @@ class TaskView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankView:
     """One rank on this node. `silent` is since when it showed no progress, `limit` after how long that is a hang, both
-    in seconds; `learned` says that the limit comes from its own past. `behind` are steps to the farthest rank here."""
+    in seconds; `learned` says that the limit comes from its own past. `behind` are steps to the farthest rank here;
+    `slower` how many times longer its steps take than they usually do. `started` is whether it made its first step."""
 
     number: int
     pid: int | None = None
@@ -63,6 +64,7 @@ class RankView:
     limit: float = 0.0
     learned: bool = False
     behind: int = 0
+    slower: float | None = None
     done: bool = False
     gone: bool = False
     started: bool = True
@@ -85,7 +87,6 @@ class JobView:
     ranks: tuple[RankView, ...] = ()
     gpus: tuple[GpuView, ...] = ()
     tasks: tuple[TaskView, ...] = ()
-    io_stalled: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

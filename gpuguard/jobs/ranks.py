@@ -1,0 +1,138 @@
+"""What a rank showed of its progress, and what of that is learned.
+
+Theory. Progress is whatever a rank says: a step, a phase that begins or ends, a word of life. The time since then is
+its silence, and is measured from the moment of that sign, not from when somebody heard of it: a source that is away for
+a minute makes nobody silent, and a rank whose source is gone grows silent all the same, as it may have stopped with it.
+Several steps between two looks are as many gaps of equal length. A gap belongs to the phase in which it began.
+
+A rank that comes back as another process, or after another start of its job, is another one. The page of one that ended
+may be read for a while longer; it says nothing any more.
+"""
+
+import msgspec
+
+from gpuguard.model.instants import Instant, seconds_between
+from gpuguard.model.readings import Row
+
+# Its own share in what the newest gaps were on average: some ten looks.
+NEWEST_SHARE = 0.1
+START = "start"
+
+
+class RankState(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank as it was told of last.
+
+    `moved` is when it last showed progress; `began` when its phase did. `pace` is how long its steps took of late,
+    `usual` over all. `loss_since` is the step since which its loss has not changed at all. `first` is the step it was
+    seen with first.
+    """
+
+    number: int
+    moved: Instant
+    began: Instant
+    pid: int | None = None
+    restart: int = 0
+    step: int | None = None
+    first: int | None = None
+    phase: str = ""
+    pace: float | None = None
+    usual: float | None = None
+    done: bool = False
+    gone: bool = False
+    library: bool = False
+    loss: float | None = None
+    loss_since: int | None = None
+
+    def silent(self, at: Instant) -> float:
+        """Since when it showed no progress, in seconds."""
+        return max(0.0, seconds_between(self.moved, at) or 0.0)
+
+    @property
+    def started(self) -> bool:
+        """Whether it has made a step since it was first seen, or began with more than none."""
+        return self.phase != START and self.step is not None
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True):
+    """So many gaps of this length between signs of progress, in that phase. Units: seconds."""
+
+    phase: str
+    seconds: float
+    times: int = 1
+
+
+def same(state: RankState, row: Row) -> bool:
+    """Whether the row tells of the process that is known under this rank."""
+    pid, restart = row.number("rank_pid"), row.number("rank_restart")
+    return (pid is None or state.pid is None or pid == state.pid) and (restart or 0) == state.restart
+
+
+def first_seen(number: int, row: Row) -> RankState:
+    """What is known of a rank that nobody knew."""
+    moved = _ago(row, "rank_progress_seconds")
+    step, pid, restart = row.number("rank_step"), row.number("rank_pid"), row.number("rank_restart")
+    return RankState(
+        number=number, moved=moved, began=_ago(row, "rank_phase_seconds"), pid=None if pid is None else int(pid),
+        restart=int(restart or 0), step=None if step is None else int(step), first=None if step is None else int(step),
+        phase=row.text("rank_phase") or ("" if step is not None else START), done=row.number("rank_done") == 1,
+        gone=row.number("rank_gone") == 1, library=row.text("rank_via") == "library", loss=row.number("rank_loss"),
+        loss_since=None if step is None else int(step),
+    )  # fmt: skip
+
+
+def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
+    """The rank as this row has it, and the gaps that lie between the two.
+
+    A row that does not know how long ago it moved tells nothing of its progress, as when a file system hangs.
+    """
+    new = first_seen(state.number, row)
+    if row.number("rank_progress_seconds") is None:
+        return msgspec.structs.replace(state, gone=new.gone, done=state.done or new.done), ()
+    between = seconds_between(state.moved, new.moved) or 0.0
+    steps = (new.step or 0) - (state.step or 0) if new.step is not None and state.step is not None else 0
+    if between <= 0.0 and steps <= 0 and new.phase == state.phase:
+        moved = state.moved if between <= 0.0 else new.moved
+        kept = msgspec.structs.replace(new, moved=moved, began=state.began, first=state.first, pace=state.pace,
+                                       usual=state.usual, loss_since=_loss_since(state, new))  # fmt: skip
+        return kept, ()
+    gaps = _gaps(state, new, between, max(0, steps))
+    pace, usual = state.pace, state.usual
+    for gap in gaps:
+        if gap.phase not in ("", "step"):
+            continue
+        share = 1.0 - (1.0 - NEWEST_SHARE) ** gap.times
+        pace = gap.seconds if pace is None else pace + share * (gap.seconds - pace)
+        usual = gap.seconds if usual is None else usual + share * NEWEST_SHARE * (gap.seconds - usual)
+    return (
+        msgspec.structs.replace(
+            new, first=state.first if state.first is not None else new.first, pace=pace, usual=usual,
+            loss_since=_loss_since(state, new),
+        ),
+        gaps,
+    )  # fmt: skip
+
+
+def _gaps(state: RankState, new: RankState, between: float, steps: int) -> tuple[Gap, ...]:
+    if new.phase == state.phase:
+        times = max(1, steps)
+        return (Gap(phase=state.phase, seconds=between / times, times=times),) if between > 0 else ()
+    # The old phase ended when the new one began, where it is told when; phases in between were too short to be seen.
+    ended = seconds_between(state.moved, new.began)
+    last = max(0.0, min(between, ended if ended is not None else between))
+    gaps = [Gap(phase=state.phase, seconds=last)]
+    if between - last > 0 and steps > 1:
+        gaps.append(Gap(phase=new.phase, seconds=(between - last) / (steps - 1), times=steps - 1))
+    return tuple(gaps)
+
+
+def _loss_since(state: RankState, new: RankState) -> int | None:
+    """The step since which the loss is the same; a loss that is not told, or no number, stands for nothing."""
+    if new.loss is None or state.loss is None or new.loss != state.loss or state.loss_since is None:
+        return new.step
+    return state.loss_since
+
+
+def _ago(row: Row, column: str) -> Instant:
+    seconds = row.number(column) or 0.0
+    at = row.at
+    return Instant(boot=at.boot, mono=at.mono - seconds, utc=None if at.utc is None else at.utc - seconds)

@@ -1,0 +1,391 @@
+"""Whether a job is held up, by what, and by which of its ranks.
+
+Theory. One signal alone says little: a GPU reads 99 % busy while a collective waits for ever, and 0 % while a
+checkpoint is written. So a verdict needs two kinds of evidence that agree, and any sign of real work speaks against a
+hang:
+
+  silence    a rank showed no progress for longer than its limit, learned from its own past by phase
+  phase      what a rank says it does: in a checkpoint, an evaluation or a compilation others wait for it rightly
+  GPU        computes; spins (busy, and nothing is computed or moved); idle
+  process    gone, stopped, hangs in the kernel, still (no processor, no switch, no byte), or works
+  storage    all of its cgroup waits for storage
+  NCCL       the collectives that each rank called and completed
+
+A rank that is gone or stopped says so at once. Where ranks are silent beyond their limits, the job is hung, unless one
+of the silent shows life: it reads or writes, its GPU computes, or it uses processors while its GPU does not spin. Such
+a one is given patience, as it may do rightly what nobody told us of. Where nobody tells of progress at all, GPUs that
+worked before and all spin for a while are the silence. What other nodes do this one cannot see: a job that has ranks
+elsewhere and nobody suspect here waits, and `hang --merge` finds for whom.
+
+The culprit is whom the others wait for: the one that is gone, that hangs, that has not called the collective in which
+the others are, whose GPU idles while theirs spin, that is steps behind. Where all look the same none is named.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gpuguard.jobs.views import GpuView, JobView, Judgement, RankView, TaskView
+from gpuguard.model.units import Seconds
+
+STEP, START = "step", "start"
+DECLARED = ("checkpoint", "evaluation", "compile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What counts as life, and how long something must be so."""
+
+    # Silent, but it works: so long nobody calls it a hang. Evaluations without a word took 20 min (torchft 70: 40 min).
+    patience: Seconds = Seconds(1800.0)
+    spinning: Seconds = Seconds(75.0)  # GPUs of one node that all spin for so long; a collective takes seconds
+    unsure: Seconds = Seconds(600.0)  # the same where nobody told on how many nodes the job runs
+    stopped: Seconds = Seconds(10.0)  # a debugger that looks at a process stops it for less
+    alone: Seconds = Seconds(20.0)  # ranks wait for one that is gone for so long; launchers end them within seconds
+    still: Seconds = Seconds(20.0)  # without a processor, a switch or a byte
+    bytes_per_second: float = 1e5  # reading or writing more than this is work
+    cores: float = 0.3  # using more of the processors than this is work, where its GPU does not spin
+    stalled: float = 0.5  # share of the last minute in which all of it waited for storage
+    slower: float = 1.4  # steps take so many times longer than usual: somebody holds up the others
+    apart: float = 0.2  # by so much busier than the others is a GPU whose rank holds them up
+
+
+def judge(job: JobView, settings: Settings) -> Judgement:
+    """What holds the job up, if anything."""
+    ranks = tuple(rank for rank in job.ranks if not rank.done)
+    for look in (_gone, _stopped, _silent, _slow) if ranks else (_stopped_tasks, _spinning):
+        found = look(job, ranks, settings)
+        if found is not None:
+            return found
+    return _starved(job, settings) or Judgement()
+
+
+def _gone(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
+    """A rank ended without a word, and the others wait for it."""
+    gone = [rank for rank in ranks if rank.gone]
+    left = [rank for rank in ranks if not rank.gone]
+    if not gone or not left or any(_moved(rank, settings.alone) for rank in left):
+        return None
+    lost = max(gone, key=lambda rank: rank.silent or 0.0)
+    others = _count(len(left), "other rank")
+    return Judgement(
+        verdict="hung", confidence=0.9, rank=lost.number, gpu=lost.gpu,
+        why=f"the process of rank {lost.number} is gone, and {others} {'wait' if len(left) > 1 else 'waits'} for it",
+        speaks_for=(f"rank {lost.number} ended without done()", *_silences(left)),
+        against=_working(job, left, settings),
+    )  # fmt: skip
+
+
+def _moved(rank: RankView, within: float) -> bool:
+    return rank.silent is None or rank.silent < within
+
+
+def _stopped(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
+    for rank in ranks:
+        if rank.task is not None and _is_stopped(rank.task, settings) and not _moved(rank, settings.stopped):
+            return _paused(rank.task, rank.number, rank.gpu, _silences([rank]))
+    return None
+
+
+def _stopped_tasks(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
+    for task in job.tasks:
+        if _is_stopped(task, settings):
+            return _paused(task, None, None, ())
+    return None
+
+
+def _is_stopped(task: TaskView, settings: Settings) -> bool:
+    return task.state in ("T", "t") and not task.gone and task.state_seconds >= settings.stopped
+
+
+def _paused(task: TaskView, rank: int | None, gpu: str | None, silences: tuple[str, ...]) -> Judgement:
+    who = f"rank {rank} (pid {task.pid})" if rank is not None else f"process {task.pid} ({task.name})"
+    how = "is held by a debugger" if task.state == "t" else "was stopped (SIGSTOP)"
+    return Judgement(
+        verdict="paused", confidence=0.95, rank=rank, gpu=gpu,  # type: ignore[arg-type]  # a subject's name, or none
+        why=f"{who} {how}; `kill -CONT {task.pid}` lets it go on",
+        speaks_for=(f"state {task.state} for {task.state_seconds:.0f} s", *silences),
+    )  # fmt: skip
+
+
+def _silent(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
+    """Ranks are silent beyond their limits."""
+    left = [rank for rank in ranks if not rank.gone and rank.silent is not None]
+    late = [rank for rank in left if (rank.silent or 0.0) >= rank.limit]
+    if not late:
+        return None
+    busy = [rank for rank in left if rank not in late and rank.phase in DECLARED]
+    if busy:
+        first = busy[0]
+        return Judgement(
+            against=(f"rank {first.number} is in {first.phase} since {first.silent:.0f} of {first.limit:.0f} s",)
+        )
+    longest = max(rank.silent or 0.0 for rank in late)
+    stalled = _stalled(job, late, settings)
+    if stalled is not None:
+        return stalled
+    quiet = [rank for rank in left if (rank.silent or 0.0) >= min(settings.still, 0.5 * rank.limit)]
+    alive = _working(job, quiet, settings)
+    if alive and longest < settings.patience:
+        return Judgement(speaks_for=_silences(late), against=alive)
+    unstarted = [rank for rank in late if not rank.started]
+    if unstarted and len(unstarted) == len(late):
+        first = max(unstarted, key=lambda rank: rank.silent or 0.0)
+        return Judgement(
+            verdict="slow_start", confidence=0.7, rank=first.number, gpu=first.gpu, speaks_for=_silences(late),
+            against=alive, why=f"no first step in {first.silent:.0f} s; usual is less than {first.limit:.0f} s",
+        )  # fmt: skip
+    culprit, evidence = _culprit(job, left, late, settings)
+    if job.elsewhere and culprit is None and len(late) == len(left) and longest < settings.patience:
+        return Judgement(
+            verdict="waiting", confidence=0.7, speaks_for=_silences(late),
+            against=("the job has ranks on other nodes", *alive),
+            why="every rank here waits, most probably for one on another node; `gpuguard hang --merge` finds it",
+        )  # fmt: skip
+    return _hung(job, late, culprit, evidence, alive, settings)
+
+
+def _hung(
+    job: JobView, late: Sequence[RankView], culprit: RankView | None, evidence: tuple[str, ...],
+    alive: tuple[str, ...], settings: Settings,
+) -> Judgement:  # fmt: skip
+    spinning = [gpu for gpu in job.gpus if gpu.pattern == "spinning"]
+    still = [rank for rank in late if _is_still(rank.task, settings)]
+    confidence = 0.65
+    confidence += 0.1 if spinning else 0.0
+    confidence += 0.1 if still else 0.0
+    confidence += 0.1 if culprit is not None else 0.0
+    confidence += 0.05 if any(rank.learned for rank in late) else 0.0
+    confidence -= 0.05 if alive else 0.0
+    first = culprit or max(late, key=lambda rank: (rank.silent or 0.0) / max(rank.limit, 1.0))
+    what = f"rank {first.number}" if culprit is not None else "every rank" if len(late) > 1 else f"rank {first.number}"
+    why = f"{what} shows no progress in {first.phase or STEP} for {first.silent or 0.0:.0f} s"
+    if culprit is not None and evidence:
+        why += f"; {evidence[0]}"
+    return Judgement(
+        verdict="hung", confidence=min(confidence, 0.98), rank=culprit.number if culprit is not None else None,
+        gpu=culprit.gpu if culprit is not None else None, why=why,
+        speaks_for=(*evidence, *_silences(late), *_gpu_words(spinning)), against=alive,
+    )  # fmt: skip
+
+
+def _stalled(job: JobView, late: Sequence[RankView], settings: Settings) -> Judgement | None:
+    """Storage holds them up."""
+
+    def stalls(rank: RankView) -> float:
+        task = rank.task
+        if task is None:
+            return 0.0
+        hangs = 1.0 if task.state == "D" and task.state_seconds >= settings.still else 0.0
+        return max(hangs, task.io_stalled or 0.0)
+
+    worst = max(late, key=stalls)
+    task = worst.task
+    if task is None or stalls(worst) < settings.stalled:
+        return None
+    where = f" in {task.waits_in}" if task.waits_in else ""
+    told = f"rank {worst.number} hangs in the kernel{where} for {task.state_seconds:.0f} s"
+    if task.state != "D":
+        told = f"rank {worst.number} waited for storage {100 * (task.io_stalled or 0.0):.0f} % of the last minute"
+    return Judgement(
+        verdict="storage_stalled", confidence=0.85, rank=worst.number, gpu=worst.gpu,
+        why=f"{told}; look at the file system it reads or writes", speaks_for=(told, *_silences([worst])),
+    )  # fmt: skip
+
+
+def _culprit(
+    job: JobView, left: Sequence[RankView], late: Sequence[RankView], settings: Settings
+) -> tuple[RankView | None, tuple[str, ...]]:
+    """Whom the others wait for, and why we think so; None where nobody stands out."""
+    if len(left) == 1:
+        return left[0], ()
+    if len(late) < len(left):
+        moving = [rank for rank in left if _moved(rank, min(settings.still, rank.limit))]
+        if len(moving) + len(late) == len(left) and len(late) == 1:
+            return late[0], (f"the other {_count(len(moving), 'rank')} went on",)
+    patterns = {gpu.gpu: gpu.pattern for gpu in job.gpus}
+    ahead = max((rank.collective for rank in left if rank.collective is not None), default=None)
+
+    def behind_collective(rank: RankView) -> str | None:
+        if rank.collective is None or ahead is None or rank.collective >= ahead:
+            return None
+        return f"rank {rank.number} is at collective {rank.collective}, others at {ahead}"
+
+    def hangs(rank: RankView) -> str | None:
+        if rank.task is None or rank.task.state != "D" or rank.task.state_seconds < settings.still:
+            return None
+        return f"rank {rank.number} hangs in the kernel ({rank.task.waits_in or 'state D'})"
+
+    def idles(rank: RankView) -> str | None:
+        pattern = patterns.get(rank.gpu) if rank.gpu is not None else None
+        others = [patterns.get(other.gpu) for other in left if other is not rank and other.gpu is not None]
+        if pattern != "idle" or not others or any(other != "spinning" for other in others):
+            return None
+        return f"its GPU idles while those of {_count(len(others), 'other rank')} wait for it"
+
+    def sits_still(rank: RankView) -> str | None:
+        others = [other.task for other in left if other is not rank]
+        if not _is_still(rank.task, settings) or any(task is None or _is_still(task, settings) for task in others):
+            return None
+        return f"rank {rank.number} sits still: no processor time, no switch, no byte"
+
+    def behind(rank: RankView) -> str | None:
+        return f"rank {rank.number} is {_count(rank.behind, 'step')} behind" if rank.behind > 0 else None
+
+    tests: tuple[Callable[[RankView], str | None], ...] = (behind_collective, hangs, idles, sits_still, behind)
+    for test in tests:
+        suspects = [(rank, words) for rank in left if (words := test(rank)) is not None]
+        if len(suspects) == 1 or (test is behind and 0 < len(suspects) < len(left)):
+            suspect = max(suspects, key=lambda one: (one[0].behind, one[0].silent or 0.0))[0]
+            reasons = tuple(words for other in tests if (words := other(suspect)) is not None)
+            return suspect, reasons
+    return None, ()
+
+
+def _working(job: JobView, ranks: Sequence[RankView], settings: Settings) -> tuple[str, ...]:
+    """Which of these ranks show real work, in words."""
+    gpus = {gpu.gpu: gpu for gpu in job.gpus}
+    found = []
+    for rank in ranks:
+        gpu = gpus.get(rank.gpu) if rank.gpu is not None else None
+        words = _life(rank.task, gpu, settings)
+        if words:
+            found.append(f"rank {rank.number} {words}")
+    return tuple(found)
+
+
+def _life(task: TaskView | None, gpu: GpuView | None, settings: Settings) -> str:
+    """What shows that somebody works; '' where nothing does."""
+    if gpu is not None and gpu.pattern == "working":
+        return f"computes on its GPU ({gpu.words})" if gpu.words else "computes on its GPU"
+    if task is None or task.gone:
+        return ""
+    if (task.io_bytes_per_second or 0.0) > settings.bytes_per_second:
+        return f"reads or writes {(task.io_bytes_per_second or 0.0) / 1e6:.1f} MB/s"
+    cores = (task.cpu or 0.0) + (task.children_cpu or 0.0)
+    if cores > settings.cores and (gpu is None or gpu.pattern != "spinning"):
+        return f"uses {cores:.1f} processors"
+    return ""
+
+
+def _is_still(task: TaskView | None, settings: Settings) -> bool:
+    return task is not None and not task.gone and task.still >= settings.still
+
+
+def _spinning(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
+    """Nobody tells of progress: GPUs that worked, and all of them spin."""
+    known = [gpu for gpu in job.gpus if gpu.worked]
+    spinning = [gpu for gpu in known if gpu.pattern == "spinning"]
+    rest = [gpu for gpu in known if gpu.pattern != "spinning"]
+    if not spinning or any(gpu.pattern not in ("idle", "unknown") for gpu in rest) or len(spinning) < len(rest):
+        return None
+    span = min(gpu.pattern_seconds for gpu in spinning)
+    if span < settings.spinning:
+        return None
+    hang = next((task for task in job.tasks if task.state == "D" and task.state_seconds >= settings.still), None)
+    if hang is not None:
+        return Judgement(
+            verdict="storage_stalled", confidence=0.75, speaks_for=_gpu_words(spinning),
+            why=f"process {hang.pid} hangs in the kernel ({hang.waits_in or 'state D'}) and the GPUs wait for it",
+        )  # fmt: skip
+    # A process whose GPU spins uses a processor to look whether it is done: that is no work. Its bytes are.
+    alive = tuple(
+        f"process {task.pid} {words}"
+        for task in job.tasks
+        if (words := _life(task, GpuView(gpu=spinning[0].gpu, pattern="spinning"), settings))
+    )
+    if alive and span < settings.patience:
+        return Judgement(speaks_for=_gpu_words(spinning), against=alive)
+    if job.elsewhere and not rest and span < settings.patience:
+        return Judgement(
+            verdict="waiting", confidence=0.65, speaks_for=_gpu_words(spinning), against=("it has other nodes",),
+            why=f"all GPUs it has here wait for {span:.0f} s, most probably for one on another node",
+        )  # fmt: skip
+    gone = next((task for task in job.tasks if task.gone), None)
+    odd = rest[0] if len(rest) == 1 else None
+    confidence = 0.7 + (0.1 if odd is not None else 0.0) + (0.1 if gone is not None else 0.0)
+    if job.world is None and not job.elsewhere and span < settings.unsure and odd is None and gone is None:
+        confidence = 0.5
+    why = f"its GPUs are busy for {span:.0f} s and neither compute nor move anything"
+    if gone is not None:
+        why += f"; process {gone.pid} is gone"
+    elif odd is not None:
+        why += f"; {odd.gpu} idles, and the others wait for it"
+    return Judgement(
+        verdict="hung", confidence=confidence, gpu=odd.gpu if odd is not None else None, why=why,
+        speaks_for=_gpu_words(spinning), against=("nobody tells of its progress", *alive),
+    )  # fmt: skip
+
+
+def _slow(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
+    """One rank holds the others up, and all get on."""
+    if len(ranks) < 2 or any(rank.phase in DECLARED for rank in ranks):
+        return None
+    slower = [rank.slower for rank in ranks if rank.slower is not None]
+    far = max(ranks, key=lambda rank: rank.behind)
+    if far.behind >= max(10, 0.05 * (far.step or 0)) and far.behind > 2 * _median(r.behind for r in ranks) + 5:
+        return Judgement(
+            verdict="straggler", confidence=0.75, rank=far.number, gpu=far.gpu,
+            why=f"rank {far.number} is {far.behind} steps behind the others",
+            speaks_for=(f"at step {far.step}",), against=(),
+        )  # fmt: skip
+    if not slower or _median(slower) < settings.slower:
+        return None
+    lately = {gpu.gpu: gpu.activity for gpu in job.gpus if gpu.activity is not None}
+    busy = [(lately[rank.gpu], rank) for rank in ranks if rank.gpu is not None and rank.gpu in lately]
+    if len(busy) < 2:
+        return None
+    most, rank = max(busy, key=lambda one: one[0])
+    others = [activity for activity, other in busy if other is not rank]
+    if most - max(others) < settings.apart:
+        return None
+    return Judgement(
+        verdict="straggler", confidence=0.7, rank=rank.number, gpu=rank.gpu,
+        why=f"steps take {_median(slower):.1f} times as long as usual, and only the GPU of rank {rank.number} is "
+        f"always busy ({100 * most:.0f} %, others {100 * _median(others):.0f} %)",
+        speaks_for=(f"its GPU is busy {100 * most:.0f} %, the others wait",), against=(),
+    )  # fmt: skip
+
+
+def _starved(job: JobView, settings: Settings) -> Judgement | None:
+    """GPUs wait for data again and again."""
+    saws = [gpu for gpu in job.gpus if gpu.pattern == "sawtooth"]
+    if not saws or 2 * len(saws) < len(job.gpus) or any(rank.phase in DECLARED for rank in job.ranks):
+        return None
+    loaders = sum(task.children_cpu or 0.0 for task in job.tasks)
+    bytes_read = sum(task.io_bytes_per_second or 0.0 for task in job.tasks)
+    if loaders < settings.cores and bytes_read < settings.bytes_per_second:
+        return None
+    read = (
+        f"loaders use {loaders:.1f} processors" if loaders >= settings.cores else f"reads {bytes_read / 1e6:.0f} MB/s"
+    )
+    return Judgement(
+        verdict="data_starved", confidence=0.7, speaks_for=(*_gpu_words(saws), read),
+        why=f"{_count(len(saws), 'GPU')} {'work' if len(saws) > 1 else 'works'} in bursts and "
+        f"{'wait' if len(saws) > 1 else 'waits'} for data in between; {read}",
+    )  # fmt: skip
+
+
+def _silences(ranks: Sequence[RankView]) -> tuple[str, ...]:
+    """Who is silent for how long, worst first; a few of them, and how many more."""
+    worst = sorted(ranks, key=lambda rank: -(rank.silent or 0.0))
+    shown = [
+        f"rank {rank.number} silent for {rank.silent or 0.0:.0f} s in {rank.phase or STEP} (limit {rank.limit:.0f} s)"
+        for rank in worst[:3]
+    ]
+    return (*shown, f"and {len(worst) - 3} more") if len(worst) > 3 else tuple(shown)
+
+
+def _gpu_words(gpus: Sequence[GpuView]) -> tuple[str, ...]:
+    shown = [f"{gpu.gpu} {gpu.pattern} for {gpu.pattern_seconds:.0f} s{f' ({gpu.words})' if gpu.words else ''}"
+             for gpu in gpus[:3]]  # fmt: skip
+    return (*shown, f"and {len(gpus) - 3} more") if len(gpus) > 3 else tuple(shown)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _median(values: Iterable[float]) -> float:
+    """The one in the middle, or the upper of two; statistics would load a megabyte for this."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

@@ -1,0 +1,277 @@
+"""What holds a job up."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuguard.jobs.verdict import Settings, judge
+from gpuguard.jobs.views import GpuView, JobView, Judgement, Pattern, RankView, TaskView
+from gpuguard.model.ids import JobId, SubjectId
+
+SETTINGS = Settings()
+
+
+def gpu(number: int) -> SubjectId:
+    return SubjectId(f"gpu:0000:{number:02x}:00.0")
+
+
+def task(number: int, **more: Any) -> TaskView:
+    return TaskView(pid=1000 + number, name="python3", **{"state": "S", "cpu": 0.0, "children_cpu": 0.0, **more})
+
+
+def spins(number: int, **more: Any) -> TaskView:
+    """A process that asks the GPU again and again whether it is done."""
+    return task(number, **{"state": "R", "cpu": 1.0, **more})
+
+
+def still(number: int, **more: Any) -> TaskView:
+    return task(number, **{"still": 60.0, **more})
+
+
+def rank(number: int, **more: Any) -> RankView:
+    told: dict[str, Any] = {
+        "step": 500, "phase": "step", "silent": 0.5, "limit": 30.0, "learned": True, "gpu": gpu(number),
+        "task": spins(number), **more,
+    }  # fmt: skip
+    return RankView(number=number, pid=1000 + number, **told)
+
+
+def view(number: int, pattern: Pattern, **more: Any) -> GpuView:
+    return GpuView(gpu=gpu(number), **{"pattern": pattern, "pattern_seconds": 60.0, "worked": True, **more})
+
+
+def job(ranks: list[RankView], patterns: str = "", **more: Any) -> JobView:
+    """A job of these ranks; patterns are s(pinning), w(orking), i(dle), t(ooth), ?."""
+    words: dict[str, Pattern] = {"s": "spinning", "w": "working", "i": "idle", "t": "sawtooth", "?": "unknown"}
+    gpus = tuple(view(number, words[letter]) for number, letter in enumerate(patterns))
+    tasks = tuple(one.task for one in ranks if one.task is not None)
+    return JobView(job=JobId("slurm/7"), **{"world": len(ranks), "ranks": tuple(ranks), "gpus": gpus, "tasks": tasks,
+                                             **more})  # fmt: skip
+
+
+def silent(seconds: float = 40.0, count: int = 4, **more: Any) -> list[RankView]:
+    return [rank(number, silent=seconds, **more) for number in range(count)]
+
+
+def with_one(ranks: list[RankView], number: int, **more: Any) -> list[RankView]:
+    return [replace(one, **more) if one.number == number else one for one in ranks]
+
+
+def judged(one: JobView) -> Judgement:
+    return judge(one, SETTINGS)
+
+
+def test_a_job_that_gets_on_has_no_verdict() -> None:
+    assert judged(job([rank(n) for n in range(4)], "wwww")).verdict is None
+
+
+def test_silent_within_the_limit_is_no_verdict() -> None:
+    assert judged(job(silent(29.0), "ssss")).verdict is None
+
+
+def test_who_idles_while_the_others_spin_is_the_culprit() -> None:
+    found = judged(job(with_one(silent(), 2, task=still(2)), "ssis"))
+    assert (found.verdict, found.rank, found.gpu) == ("hung", 2, gpu(2))
+    assert found.confidence >= 0.9
+    assert any("idles" in words for words in found.speaks_for)
+
+
+def test_who_is_behind_is_the_culprit_where_nothing_is_known_of_gpus() -> None:
+    ranks = [replace(one, gpu=None, task=None) for one in with_one(silent(), 1, step=499, behind=1)]
+    found = judged(job(ranks))
+    assert (found.verdict, found.rank) == ("hung", 1)
+    assert "1 step behind" in found.why
+
+
+def test_of_ranks_that_all_look_the_same_none_is_named() -> None:
+    found = judged(job(silent(), "ssss"))
+    assert (found.verdict, found.rank) == ("hung", None)
+    assert "every rank" in found.why
+
+
+def test_who_has_not_called_the_collective_is_the_culprit() -> None:
+    ranks = with_one([replace(one, collective=90) for one in silent()], 3, collective=89)
+    found = judged(job(ranks, "ssss"))
+    assert (found.verdict, found.rank) == ("hung", 3)
+    assert "collective 89" in found.speaks_for[0]
+
+
+def test_one_rank_that_stops_while_the_others_go_on() -> None:
+    ranks = with_one([rank(n, gpu=None, task=None) for n in range(4)], 3, silent=60.0)
+    found = judged(job(ranks))
+    assert (found.verdict, found.rank) == ("hung", 3)
+
+
+def test_a_rank_that_is_gone_while_the_others_wait() -> None:
+    found = judged(job(with_one(silent(21.0), 0, gone=True, silent=25.0), "isss"))
+    assert (found.verdict, found.rank) == ("hung", 0)
+    assert "gone" in found.why
+
+
+def test_a_rank_that_is_gone_while_the_others_go_on_is_no_hang() -> None:
+    assert judged(job(with_one([rank(n) for n in range(4)], 0, gone=True), "iwww")).verdict is None
+
+
+def test_a_rank_that_is_done_is_not_waited_for() -> None:
+    assert (
+        judged(job(with_one([rank(n) for n in range(2)], 0, done=True, gone=True, silent=900.0), "iw")).verdict is None
+    )
+    assert judged(job([rank(n, done=True, silent=900.0) for n in range(2)])).verdict is None
+
+
+def test_a_stopped_process_is_paused_and_not_hung() -> None:
+    stopped = task(1, state="T", state_seconds=15.0)
+    found = judged(job(with_one(silent(), 1, task=stopped), "siss"))
+    assert (found.verdict, found.rank) == ("paused", 1)
+    assert "kill -CONT 1001" in found.why
+    debugged = judged(job(with_one(silent(), 1, task=replace(stopped, state="t"))))
+    assert "debugger" in debugged.why
+    assert judged(job(with_one(silent(5.0), 1, task=replace(stopped, state_seconds=3.0)))).verdict is None
+
+
+def test_others_wait_rightly_for_a_checkpoint() -> None:
+    found = judged(job(with_one(silent(), 0, phase="checkpoint", limit=300.0), "isss"))
+    assert found.verdict is None
+    assert found.against == ("rank 0 is in checkpoint since 40 of 300 s",)
+
+
+def test_a_checkpoint_beyond_its_limit_is_a_hang() -> None:
+    found = judged(job(with_one(silent(400.0), 0, phase="checkpoint", limit=300.0, task=still(0)), "isss"))
+    assert (found.verdict, found.rank) == ("hung", 0)
+    assert "checkpoint" in found.why
+
+
+@pytest.mark.parametrize(
+    ("life", "patterns"),
+    [
+        ({"task": task(0, io_bytes_per_second=5e7)}, "isss"),
+        ({"task": task(0, cpu=1.2)}, "isss"),
+        ({"task": task(0, children=8, children_cpu=4.0)}, "isss"),
+        ({"task": spins(0)}, "wsss"),
+    ],
+    ids=["writes", "computes", "loads", "gpu"],
+)
+def test_who_works_without_a_word_is_given_patience(life: dict[str, Any], patterns: str) -> None:
+    found = judged(job(with_one(silent(120.0), 0, **life), patterns))
+    assert found.verdict is None
+    assert found.against
+    assert "rank 0" in found.against[0]
+    late = judged(job(with_one(silent(SETTINGS.patience), 0, **life), patterns))
+    assert late.verdict == "hung"
+
+
+def test_a_processor_that_waits_for_a_spinning_gpu_is_no_work() -> None:
+    assert judged(job(silent(), "ssss")).verdict == "hung"
+
+
+def test_what_the_others_do_is_no_life_of_one_that_stands_alone() -> None:
+    ranks = with_one([rank(n) for n in range(4)], 2, silent=45.0, task=still(2))
+    found = judged(job(ranks, "wwiw"))
+    assert (found.verdict, found.rank) == ("hung", 2)
+
+
+def test_storage() -> None:
+    hanging = task(1, state="D", state_seconds=35.0, waits_in="nfs_wait_bit_killable")
+    found = judged(job(with_one(silent(), 1, task=hanging), "siss"))
+    assert (found.verdict, found.rank) == ("storage_stalled", 1)
+    assert "nfs_wait_bit_killable" in found.why
+    waits = task(1, io_stalled=0.9, io_bytes_per_second=2e6)
+    assert judged(job(with_one(silent(), 1, task=waits), "siss")).verdict == "storage_stalled"
+
+
+def test_no_first_step() -> None:
+    ranks = [rank(n, silent=3700.0, limit=3600.0, phase="start", step=None, started=False) for n in range(2)]
+    assert judged(job([replace(one, silent=3000.0) for one in ranks], "ii")).verdict is None
+    assert judged(job(ranks, "ii")).verdict == "slow_start"
+
+
+def test_a_job_with_other_nodes_waits_where_nobody_here_is_suspect() -> None:
+    found = judged(job(silent(120.0), "ssss", world=8, elsewhere=True))
+    assert found.verdict == "waiting"
+    assert "--merge" in found.why
+    suspect = judged(job(with_one(silent(120.0), 1, task=still(1)), "siss", world=8, elsewhere=True))
+    assert (suspect.verdict, suspect.rank) == ("hung", 1)
+    assert judged(job(silent(SETTINGS.patience), "ssss", world=8, elsewhere=True)).verdict == "hung"
+
+
+# --- nobody tells of progress ---------------------------------------------------------------------------------------
+
+
+def silent_gpus(patterns: str, tasks: list[TaskView], seconds: float = 80.0, **more: Any) -> JobView:
+    one = job([], patterns, tasks=tuple(tasks), **{"world": len(patterns), **more})
+    return replace(one, gpus=tuple(replace(g, pattern_seconds=seconds) for g in one.gpus))
+
+
+def test_gpus_that_all_spin_are_a_hang() -> None:
+    found = judged(silent_gpus("ssss", [spins(n) for n in range(4)]))
+    assert (found.verdict, found.gpu) == ("hung", None)
+    assert judged(silent_gpus("ssss", [spins(n) for n in range(4)], seconds=60.0)).verdict is None
+
+
+def test_the_gpu_that_idles_is_named() -> None:
+    found = judged(silent_gpus("ssis", [spins(0), spins(1), still(2), spins(3)]))
+    assert (found.verdict, found.gpu) == ("hung", gpu(2))
+
+
+def test_gpus_that_spin_while_one_writes_wait_for_it() -> None:
+    tasks = [task(0, io_bytes_per_second=3e8), *[spins(n) for n in range(1, 4)]]
+    assert judged(silent_gpus("isss", tasks)).verdict is None
+
+
+def test_high_utilisation_alone_is_no_hang_and_none_is_no_fault() -> None:
+    assert judged(silent_gpus("wwww", [spins(n) for n in range(4)], seconds=9000.0)).verdict is None
+    assert judged(silent_gpus("iiii", [still(n) for n in range(4)], seconds=9000.0)).verdict is None
+
+
+def test_gpus_that_never_worked_are_none_of_ours_to_judge() -> None:
+    one = silent_gpus("ss", [spins(0), spins(1)])
+    assert judged(replace(one, gpus=tuple(replace(g, worked=False) for g in one.gpus))).verdict is None
+
+
+def test_where_nobody_says_on_how_many_nodes_it_runs_the_verdict_is_unsure_for_longer() -> None:
+    tasks = [spins(n) for n in range(4)]
+    assert judged(silent_gpus("ssss", tasks, world=None)).confidence < 0.6
+    assert judged(silent_gpus("ssss", tasks, world=None, seconds=700.0)).confidence >= 0.6
+    assert judged(silent_gpus("ssss", tasks, elsewhere=True)).verdict == "waiting"
+
+
+def test_a_process_that_hangs_in_the_kernel_while_the_gpus_spin() -> None:
+    tasks = [task(0, state="D", state_seconds=60.0), *[spins(n) for n in range(1, 4)]]
+    assert judged(silent_gpus("isss", tasks)).verdict == "storage_stalled"
+
+
+def test_a_stopped_process_without_a_word_of_progress() -> None:
+    assert judged(silent_gpus("isss", [task(0, state="T", state_seconds=20.0)])).verdict == "paused"
+
+
+# --- slow, and fed too slowly ---------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_falls_behind() -> None:
+    ranks = with_one([rank(n, step=1000) for n in range(4)], 3, step=900, behind=100)
+    found = judged(job(ranks, "wwww"))
+    assert (found.verdict, found.rank) == ("straggler", 3)
+
+
+def test_the_rank_whose_gpu_is_always_busy_holds_the_others_up() -> None:
+    one = job([rank(n, slower=2.5) for n in range(4)], "wwww")
+    busy = replace(one, gpus=tuple(replace(g, activity=0.9 if n == 1 else 0.3) for n, g in enumerate(one.gpus)))
+    assert (judged(busy).verdict, judged(busy).rank) == ("straggler", 1)
+    even = replace(one, gpus=tuple(replace(g, activity=0.5) for g in one.gpus))
+    assert judged(even).verdict is None
+
+
+def test_gpus_in_bursts_with_busy_loaders_wait_for_data() -> None:
+    fed = [rank(n, task=task(n, children=4, children_cpu=3.0)) for n in range(2)]
+    assert judged(job(fed, "tt")).verdict == "data_starved"
+    assert judged(job([rank(n, task=task(n)) for n in range(2)], "tt")).verdict is None, "nobody loads anything"
+    assert judged(job(fed, "ww")).verdict is None
+
+
+def test_every_verdict_has_words() -> None:
+    for one in (job(silent(), "ssss"), silent_gpus("ssss", [spins(0)]), job(with_one(silent(), 1, behind=1), "ssss")):
+        found = judged(one)
+        assert found.why
+        assert found.speaks_for
+        assert 0.0 < found.confidence < 1.0
