@@ -66,6 +66,7 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
     its state; `started` tells it from a later one with its number."""
 
     pid: int = 0
+    rank: int | None = None
     started: float | None = None
     name: str = ""
     state: str = ""
@@ -96,7 +97,8 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
         same = before.same if state == before.state and (quiet or state not in ("D", "T", "t")) else None
         marks = [one for one in before.marks if (seconds_between(one.at, at) or 0.0) <= settings.over + 5.0]
         return TaskState(
-            pid=pid, started=row.number("task_started_seconds") if last is None else before.started,
+            pid=pid, rank=_rank(row, before.rank),
+            started=row.number("task_started_seconds") if last is None else before.started,
             name=row.text("task_name") or before.name, state=state, same=same or at, still=still, children=children,
             waits_in=row.text("task_waits_in") or "", marks=(*marks[-MARKS + 1 :], mark),
         )  # fmt: skip
@@ -105,7 +107,7 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
         """As the verdict sees it; how long something lasted is up to the last look, which proves it."""
         last = self.marks[-1] if self.marks else None
         if last is None:
-            return TaskView(pid=self.pid, name=self.name, gone=self.gone)
+            return TaskView(pid=self.pid, rank=self.rank, name=self.name, gone=self.gone)
         age = seconds_between(last.at, at)
         first = self.marks[0]
         if age is None or age > settings.stale or first is last:
@@ -114,7 +116,8 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
         until = self.marks[-1].at
         stalled = _rate(first.stalled, last.stalled, seconds)
         return TaskView(
-            pid=self.pid, name=self.name, state=self.state, state_seconds=_lasted(self.same, until), gone=self.gone,
+            pid=self.pid, rank=self.rank, name=self.name, gone=self.gone, state=self.state,
+            state_seconds=_lasted(self.same, until),
             cpu=_rate(first.cpu, last.cpu, seconds), children=self.children,
             children_cpu=_rate(first.children_cpu, last.children_cpu, seconds),
             io_bytes_per_second=_rate(first.moved, last.moved, seconds),
@@ -136,6 +139,12 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True):
 def _pid(row: Row) -> int:
     number = row.subject.partition(":")[2]
     return int(number) if number.isascii() and number.isdecimal() else 0
+
+
+def _rank(row: Row, before: int | None) -> int | None:
+    """The number in its environment, which may not always be read."""
+    told = row.text("task_rank")
+    return int(told) if told is not None and told.isascii() and told.isdecimal() and len(told) < 10 else before
 
 
 def _mark(row: Row, at: Instant) -> Mark:

@@ -29,7 +29,8 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """One process of a job. Rates are over the last minute or so; None where they are not known.
+    """One process of a job. Rates are over the last twenty seconds or so; None where they are not known. `rank` is the
+    number that its environment gives it.
 
     `still` is for how many seconds it has neither used a processor nor gone to sleep by itself nor moved a byte, its
     children included; `state_seconds` for how long it has been in its state; `io_stalled` the share of that time in
@@ -37,6 +38,7 @@ class TaskView:
     """
 
     pid: int
+    rank: int | None = None
     name: str = ""
     state: str = ""
     state_seconds: float = 0.0

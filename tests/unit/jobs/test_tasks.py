@@ -150,6 +150,14 @@ def test_one_that_is_gone_is_no_longer_still() -> None:
     assert (seen.gone, seen.still, seen.name) == (True, 0.0, "python3")
 
 
+def test_its_rank_is_remembered_and_no_other_text_is_one() -> None:
+    process = Process(task_rank="5").look(1)
+    process.values["task_rank"] = None
+    assert process.look(1).view().rank == 5
+    assert Process(task_rank="9" * 40).look(1).view().rank is None
+    assert Process(task_rank="-1").look(1).view().rank is None
+
+
 def test_rates_of_one_nobody_looked_at_are_not_known() -> None:
     process = Process().look(7, **WORKS)
     assert process.view(later=30.0).cpu == pytest.approx(1.04)
