@@ -14,19 +14,23 @@ Pattern = Literal["working", "spinning", "idle", "sawtooth", "unknown"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
     """One GPU of a job. `worked` is whether it was ever seen working for this job; `pattern_seconds` for how long it
-    has been so; `words` what was measured, for people: "SM 98 %, tensor 0 %, 164 of 700 W"."""
+    has been so; `activity` is the mean of the last minute or two; `sm` the share of its SMs that were held at the last
+    look: few by a collective that waits, often all by another kernel that never ends. `words` what was measured, for
+    people: "SM 98 %, tensor 0 %, 164 of 700 W"."""
 
     gpu: SubjectId
     pattern: Pattern = "unknown"
     pattern_seconds: float = 0.0
     activity: float | None = None
+    sm: float | None = None
     worked: bool = False
     words: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskView:
-    """One process of a job. Rates are over the last minute or so; None where they are not known.
+    """One process of a job. Rates are over the last twenty seconds or so; None where they are not known. `rank` is the
+    number that its environment gives it.
 
     `still` is for how many seconds it has neither used a processor nor gone to sleep by itself nor moved a byte, its
     children included; `state_seconds` for how long it has been in its state; `io_stalled` the share of that time in
@@ -34,6 +38,7 @@ class TaskView:
     """
 
     pid: int
+    rank: int | None = None
     name: str = ""
     state: str = ""
     state_seconds: float = 0.0
