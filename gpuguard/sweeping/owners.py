@@ -49,11 +49,12 @@ _CONTAINER_ID = re.compile(
     r"(?:(?:docker|libpod|nerdctl|cri-containerd|containerd|crio)-)?([0-9a-f]{64})(?:\.scope)?", re.ASCII
 )
 _OURS = re.compile(r"gpuguard-job-(.{1,128})\.(?:scope|service)")
+_SLURMD = re.compile(r"/slurmd(?:@[^/]*)?\.service(?:/|$)")
 _USER_SLICE = re.compile(r"user-(\d{1,10})\.slice", re.ASCII)
 _USER_MANAGER = re.compile(r"user@(\d{1,10})\.service", re.ASCII)
 _UNIT_NAME = re.compile(r".+\.(?:service|scope)")
 # Units that are no job: what people log in by, services that start jobs for others, and those of the GPU stack.
-_NO_JOB = re.compile(
+NO_JOB = re.compile(
     r"session-c?\d+\.scope|init\.scope|user-runtime-dir@.*|"
     r"(?:ssh|sshd|getty|serial-getty|cron|crond|atd|anacron|display-manager|gdm3?|sddm|lightdm)(?:@.*)?\.service|"
     r"(?:.*_)?slurmstepd\.scope|slurm(?:d|ctld|dbd|restd)(?:@.*)?\.service|"
@@ -101,6 +102,13 @@ def owner_of(cgroup: str, variables: Mapping[str, str] = {}) -> Owner:
     return Owner(job=None, user=user)
 
 
+def leaves_open(cgroup: str) -> bool:
+    """Whether the group says nothing of who started the process, so that only its environment could tell: it is in no
+    group at all, or where slurmd leaves its jobs when it keeps them in none."""
+    paths = [line.split(":", 2)[-1] for line in cgroup.split("\n", LINES)[:LINES] if line.count(":") >= 2]
+    return all(path == "/" for path in paths) or any(_SLURMD.search(path) for path in paths)
+
+
 def _claim(path: str) -> tuple[_Claim | None, int | None]:
     """The strongest claim of one path, and the user that it names."""
     kind, keepers, part, user = 0, 0, "", None
@@ -136,7 +144,7 @@ def _claim(path: str) -> tuple[_Claim | None, int | None]:
                 found = (_CONTAINER, job_id("docker", match[1][:SHORT]))
         elif not by_user and (match := _OURS.fullmatch(name)):
             found, part, wants_container = (_SCHEDULER, job_id("gpuguard", match[1])), "", False
-        elif _UNIT_NAME.fullmatch(name) and not (_NO_JOB.fullmatch(name) or (by_user and _DESKTOP.match(name))):
+        elif _UNIT_NAME.fullmatch(name) and not (NO_JOB.fullmatch(name) or (by_user and _DESKTOP.match(name))):
             found = (_UNIT, job_id("systemd", name))
         below_pods = below_pods or bool(_PODS.fullmatch(name))
         if found is not None:

@@ -13,9 +13,10 @@ HEX = "0123456789abcdef" * 4
 # Parts of real paths in any order, and parts that are anything.
 WORDS = st.sampled_from([
     "system.slice", "slurmstepd.scope", "n1_slurmstepd.scope", "slurm", "uid_1000", "job_7", "step_0", "step_batch",
-    "task_0", "kubepods", "kubepods.slice", "kubelet-kubepods.slice", "burstable", "podabc", f"cri-containerd-{HEX}.scope",
-    HEX, "kubepods-pod1_2.slice", f"kubepods-besteffort-poda.slice:cri-containerd:{HEX}", "docker", f"libpod-{HEX}.scope",
-    "gpuguard-job-5.scope", "user-1000.slice", "user@1000.service", "session-1.scope", "train.service", "..", "",
+    "task_0", "kubepods", "kubepods.slice", "kubelet-kubepods.slice", "burstable", "podabc", HEX, "docker",
+    f"cri-containerd-{HEX}.scope", "kubepods-pod1_2.slice", f"kubepods-besteffort-poda.slice:cri-containerd:{HEX}",
+    f"libpod-{HEX}.scope", "gpuguard-job-5.scope", "user-1000.slice", "user@1000.service", "session-1.scope",
+    "train.service", "..", "",
 ])  # fmt: skip
 PARTS = st.one_of(WORDS, st.text(max_size=20), st.builds("{}{}".format, WORDS, st.text(max_size=3)))
 PATHS = st.lists(PARTS, max_size=12).map("/".join)
