@@ -50,7 +50,7 @@ def test_a_step_that_has_no_number_is_left_open(step: str) -> None:
         ("/system.slice/gpuguard-job-4/../7.scope", "systemd/7.scope"),
         ("/system.slice/gpuguard-job-ü.scope", "gpuguard/_"),
         ("/kubepods.slice/kubepods-pod.slice", None),
-        ("/job_8123/step_0/task_0", None),
+        ("/system.slice/job_8123/step_0/task_0", None),
         ("/" + "/".join(["x"] * 1000) + "/train.service", None),
         ("/user.slice/user@1000.service/x\x0c1:name=systemd:/slurm/uid_0/job_1/step_0/y.service", "systemd/y.service"),
     ],
