@@ -72,7 +72,7 @@ def find(
     return Place(
         # The size of somebody else's world says nothing of a rank that was given.
         rank=found_rank if rank is None else rank,
-        world=world if world is not None or rank is not None else found_world,
+        world=(world if world is not None or rank is not None else found_world) or None,
         restart=restart,
         job=_clean(job or _job(environ), JOB_LIMIT) or None,
         host=_clean(next((environ[name] for name in NODES if environ.get(name)), os.uname().nodename), HOST_LIMIT),

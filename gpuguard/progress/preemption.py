@@ -67,13 +67,19 @@ class Preemption:
         agree: Callable[[bool], bool] | None,
         every: int,
         exit_code: int,
+        chain: bool,
     ) -> None:
         self._teller = teller
         self._save, self._barrier, self._agree = save, barrier, agree
         self._every = every
-        self._exit_code = exit_code
+        self._exit_code, self._chain = exit_code, chain
         self._signalled = self._agreed = self._leaving = False
         self._before: dict[int, Any] = {}  # Any: what signal.signal returns, a handler or one of three constants
+
+    @property
+    def signals(self) -> frozenset[int]:
+        """Those it waits for."""
+        return frozenset(self._before)
 
     @property
     def told(self) -> bool:
@@ -81,7 +87,7 @@ class Preemption:
         return self._signalled if self._agree is None else self._agreed
 
     def arm(self, signals: Iterable[int]) -> None:
-        """These signals no longer kill: they are taken down, and a handler that was there before is called as well.
+        """These signals no longer kill: they are taken down, and with `chain` the handler from before is called too.
 
         Raises  ValueError beyond the main thread, where Python lets nobody do this
         """
@@ -106,8 +112,8 @@ class Preemption:
         self._signalled = True
         self._teller.told_to_end()
         before = self._before.get(number)
-        # That one raises KeyboardInterrupt, in the middle of the step that is to be finished.
-        if callable(before) and before is not signal.default_int_handler:
+        # The last of these raises KeyboardInterrupt, in the middle of the step that is to be finished.
+        if self._chain and callable(before) and before is not signal.default_int_handler:
             before(number, frame)
 
     def saved(self, step: int, holds: str | Iterable[str] | None = None) -> None:

@@ -235,15 +235,17 @@ class Reporter:
         every: int = 1,
         signals: Iterable[int] = (signal.SIGTERM,),
         exit_code: int = 0,
+        chain: bool = True,
     ) -> Preemption:
         """From here on SIGTERM does not kill; the loop finishes its step, saves and ends. See `Preemption`.
 
         With `save`, the next `step` calls `save(step)`, reports it, calls `barrier()` and raises SystemExit. `agree`
-        has all ranks decide together, at each step that `every` divides.
+        has all ranks decide together, at each step that `every` divides. With `chain` a handler that was there before
+        is called as well.
         """
         guard = Preemption(
             self, save=save, barrier=barrier, agree=agree, every=every if isinstance(every, int) and every > 0 else 1,
-            exit_code=exit_code,
+            exit_code=exit_code, chain=chain,
         )  # fmt: skip
         try:
             for given in (save, barrier, agree):
@@ -279,6 +281,11 @@ class Reporter:
                 self._write(self._clock(), told=True)
         except Exception as error:  # noqa: BLE001 - somebody else's program goes on
             self._mistaken("on_preempt", error)
+
+    @property
+    def awaited(self) -> frozenset[int]:
+        """The signals that it was asked to obey."""
+        return frozenset() if self._guard is None else self._guard.signals
 
     @property
     def obeyed(self) -> bool:
@@ -389,10 +396,10 @@ class Reporter:
             "n": next(self._numbers),
             "step": None if self._step == NONE else self._step,
             "phase": self._label.decode(),
-            "since": round(self._since, 3),
-            "at": round(self._at, 3),
+            "since": _shortly(self._since),
+            "at": _shortly(self._at),
             "saved": None if self._saved == NONE else self._saved,
-            "saved_at": None if self._saved == NONE else round(self._saved_at, 3),
+            "saved_at": None if self._saved == NONE else _shortly(self._saved_at),
             "blocked": None if self._blocked is None else round(self._blocked, 3),
             "holds": self._holds,
             "loss": self._loss if self._flags & FLAG_LOSS else None,
@@ -418,6 +425,7 @@ class Reporter:
             self._guard.restore()
             self._guard = None
         if self._place is None:
+            self._at = self._since = self._clock()  # it cannot have got on before it was there
             return
         self.close()
         self._silent = True
@@ -429,9 +437,14 @@ def _count(given: SupportsIndex | None) -> int | None:
     if given is None:
         return None
     number = operator.index(given)
-    if not 0 <= number < 2**31:
+    if not 0 <= number < 2**24:
         raise ValueError(f"{number} counts no ranks and no starts")
     return number
+
+
+def _shortly(at: float) -> float:
+    """To the millisecond, and never later: what is to be believed beside it is the page, which says it exactly."""
+    return math.floor(at * 1000) / 1000
 
 
 def _parts(holds: str | Iterable[str] | None) -> str | None:
@@ -448,11 +461,24 @@ def _parts(holds: str | Iterable[str] | None) -> str | None:
 
 
 _all: weakref.WeakSet[Reporter] = weakref.WeakSet()
+_masks = threading.local()  # of the thread that forks
+
+
+def _hold_signals() -> None:
+    """Until a child has its own handlers, what is sent to it waits: Python forgets what it took down before."""
+    numbers = {number for reporter in list(_all) for number in reporter.awaited}
+    _masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers) if numbers else None
+
+
+def _let_signals() -> None:
+    if getattr(_masks, "before", None) is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _masks.before)
 
 
 def _hush_all() -> None:
     for reporter in list(_all):
         reporter.hush()
+    _let_signals()
 
 
 def _close_all() -> None:
@@ -460,5 +486,5 @@ def _close_all() -> None:
         reporter.close()
 
 
-os.register_at_fork(after_in_child=_hush_all)
+os.register_at_fork(before=_hold_signals, after_in_parent=_let_signals, after_in_child=_hush_all)
 atexit.register(_close_all)

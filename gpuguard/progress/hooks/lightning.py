@@ -1,6 +1,6 @@
 """The Trainer of Lightning, 2.0 and later (`lightning` or `pytorch_lightning`).
 
-    Trainer(..., callbacks=[ProgressCallback(preempt="/checkpoints/preempted.ckpt")])
+    Trainer(..., callbacks=[ProgressCallback(preempt="/srv/checkpoints/preempted.ckpt")])
 
 Reports steps, validation and tests as evaluation, checkpoints, and the end of `fit` as `done`. With `preempt`, which is
 a path, a SIGTERM makes it save there and stop, in all ranks at the same step.
@@ -10,7 +10,8 @@ happens, the next hook of any kind means that it is. With a plug-in that writes 
 give `saves=False` and call `saved` where yours is complete.
 
 Source  lightning/pytorch/callbacks/callback.py (the hooks), trainer/connectors/checkpoint_connector.py (what is called
-        when, and only for full checkpoints), callback_connector.py (callbacks that save come last)
+        when, and only for full checkpoints), callback_connector.py (callbacks that save come last),
+        signal_connector.py and loops/training_epoch_loop.py (what Lightning makes of SIGTERM)
 """
 
 from __future__ import annotations
@@ -77,11 +78,17 @@ class ProgressCallback(Base):
             self._turn(None)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """It is there, and will obey if it is to: Lightning puts its handler in place later, where there is none."""
+        """It is there."""
         self._reporter.alive()
-        if stage == "fit" and self._path is not None:
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """It will obey if it is to. Lightning's own handler ends the loop after the batch, before all have agreed or
+        anything is saved: it stands by now, and is not called."""
+        if self._path is not None:
             self._stopped = False
-            self._guard = self._reporter.on_preempt(agree=self._agree or pytorch.agree(), every=self._every)
+            self._guard = self._reporter.on_preempt(
+                agree=self._agree or pytorch.agree(), every=self._every, chain=False
+            )
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """What came before is over."""

@@ -86,6 +86,10 @@ class Trainer:
         self.hook("on_sanity_check_start")
         self.validate()
         self.hook("on_sanity_check_end")
+        # Its own handler stands before training starts, and ends the loop after the batch.
+        received: list[int] = []
+        before = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+        self.hook("on_train_start")
         self.hook("on_train_epoch_start")
         while self.global_step < steps and not self.should_stop:
             self.hook("on_train_batch_start", None, self.global_step)
@@ -97,6 +101,8 @@ class Trainer:
             if save and self.global_step % save == 0:
                 self.save_checkpoint("best")
                 self.save_checkpoint("last")
+            if received:
+                raise SystemExit(0)
             if self.global_step == fail_at:
                 self.hook("on_exception", OSError("disk full"))
                 self.hook("teardown", "fit")
@@ -104,6 +110,7 @@ class Trainer:
             if validate and self.global_step % validate == 0:
                 self.validate()
         self.hook("on_train_end")
+        signal.signal(signal.SIGTERM, before)
         self.hook("on_fit_end")
         self.hook("teardown", "fit")
         return self.stands()

@@ -36,6 +36,7 @@ STEP = {
         ),
         pytest.param({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, None, 3, 4, 0, id="open-mpi"),
         pytest.param({**STEP, "PMI_RANK": "5", "PMI_SIZE": "6"}, "slurm/8123", 5, 6, 0, id="mpich"),
+        pytest.param({"RANK": "0", "WORLD_SIZE": "0"}, None, 0, None, 0, id="no-world"),
         pytest.param({"LOCAL_RANK": "2"}, None, 2, None, 0, id="only-local"),
         pytest.param({"POD_UID": "aa-bb", "RANK": "1", "WORLD_SIZE": "2"}, "kubernetes/aa-bb", 1, 2, 0, id="pod"),
         pytest.param(

@@ -150,6 +150,14 @@ def test_a_handler_from_before_is_called_as_well_and_put_back(reporter: Reporter
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_handler_from_before_need_not_be_called(reporter: Reporter) -> None:
+    heard: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    guard = reporter.on_preempt(chain=False)
+    signal.raise_signal(signal.SIGTERM)
+    assert (guard.told, heard) == (True, [])
+
+
 def test_standing_down_is_told(reporter: Reporter, listener: Listener) -> None:
     with reporter.on_preempt():
         pass
