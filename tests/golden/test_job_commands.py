@@ -33,3 +33,13 @@ def test_what_is_shown(
     assert all(letter.isprintable() or letter == "\n" for letter in text)
     assert max(map(len, text.splitlines())) <= 80
     golden(FOLDER / f"{story.__name__}.txt", text)
+
+
+@pytest.mark.parametrize(
+    ("page", "story", "command"),
+    [("hangs", "hung", "hang"), ("hangs", "untold", "hang"), ("jobs", "leftovers", "jobs --memory")],
+)
+def test_the_docs_show_what_is_shown(page: str, story: str, command: str) -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    shown = (FOLDER / f"{story}.txt").read_text().partition(f"$ gpuguard {command}\n")[2].partition("[exit")[0]
+    assert f"```\n$ gpuguard {command}\n{shown}```\n" in (docs / f"{page}.md").read_text()
