@@ -160,7 +160,8 @@ REPORTED = (
     _count("job_out_of_memory", "job", "1 where the scheduler says that it ended for want of memory."),
 )
 
-# What follows from all of the above together: see gpuguard/jobs/.
+# What follows from all of the above together: see gpuguard/jobs/. Of jobs no more are exported than metrics/_rows.py
+# lets through; what is mostly 0 for every GPU is exported by metrics/jobs.py, where it is not.
 CONCLUDED = (
     _count("job_ranks", "job", "Ranks of it on this node of which progress is known.", metric=""),
     _count("job_ranks_gone", "job", "Ranks of it on this node whose processes ended without a word."),
@@ -216,12 +217,12 @@ CONCLUDED = (
     _count("gpu_jobs", "gpu", "Jobs that have processes on it."),
     _flag("gpu_mps", "gpu", "1 while processes share it through MPS."),
     Quantity(
-        name="gpu_orphan_bytes", of="gpu", unit="bytes", low=0, high=float(2**44), metric="",
+        name="gpu_orphan_bytes", of="gpu", unit="bytes", low=0, high=float(2**44), metric=None,
         help="Memory held by processes that are dead, or whose job is over.",
     ),
     _text("gpu_orphans", "gpu", "Those processes, as pid/start in seconds since boot, with commas."),
     _text("gpu_strangers", "gpu", "Processes on it that no job owns, or that another job's GPU is given to."),
-    _count("gpu_unowned_processes", "gpu", "How many those are.", metric=""),
+    _count("gpu_unowned_processes", "gpu", "How many those are."),
     _text("process_job", "process", "Job that the process belongs to."),
     _seconds("process_held_seconds", "process", "For how long it held memory of the GPU."),
     _seconds("process_released_seconds", "process", "Since it gave that back."),
