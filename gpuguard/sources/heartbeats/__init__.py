@@ -101,14 +101,16 @@ class Heartbeats:
 
     name = NAME
 
-    def __init__(self, settings: Settings, root: Path, clock: Clock, *, owner_of: OwnerOf = owner_of) -> None:
-        """Listens to nobody yet."""
+    def __init__(
+        self, settings: Settings, root: Path, clock: Clock, *, owner_of: OwnerOf = owner_of, here: Path | None = None
+    ) -> None:
+        """Listens to nobody yet. `here` is where /proc tells of who sends, where that is not the root."""
         self._settings, self._root, self._clock = settings, root, clock
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limits = Limits(
             ranks=settings.ranks, ranks_of_user=settings.ranks_per_user, linger=settings.linger, pages=files // 2
         )  # fmt: skip
-        self.register = Register(Senders(root, owner_of), limits)
+        self.register = Register(Senders(root if here is None else here, owner_of), limits)
         self._stopping = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._queue = QUEUE_AT_LEAST
@@ -217,4 +219,5 @@ class Heartbeats:
 
 def build(settings: Settings, root: Path, clock: Clock) -> Heartbeats:
     """The source for the jobs on the machine under `root`."""
-    return Heartbeats(settings, root, clock)
+    # Who sends to a socket runs on this machine, whichever recorded one is played.
+    return Heartbeats(settings, root, clock, here=Path("/"))
