@@ -78,7 +78,7 @@ class Rank:
             self.live = Live(
                 at=at, step=message.step, phase=message.phase, since=message.since,
                 loss=float(loss) if loss is not None else None, saved=message.saved, saved_at=message.saved_at,
-                done=bool(message.done), preempt=message.preempt,
+                done=bool(message.done), preempt=message.preempt, flat=message.flat,
             )  # fmt: skip
         self._fixed = {}
 
@@ -134,7 +134,7 @@ class Rank:
         told: dict[str, Value] = {
             "rank_step": live.step, "rank_phase": live.phase and shown(live.phase), "rank_saved_step": live.saved,
             "rank_loss": None if nan else loss, "rank_loss_nan": None if loss is None else int(nan),
-            "rank_preempt": live.preempt,
+            "rank_preempt": live.preempt, "rank_loss_flat_steps": live.flat,
         }  # fmt: skip
         via = DATAGRAM if self.page is None else LIBRARY
         if message is not None:
