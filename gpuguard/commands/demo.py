@@ -158,7 +158,7 @@ def _hang(stage: "_Stage", rehearsal: "Rehearsal") -> bool:
             stage.tell(LABELS["verdict"], _short(told))
             stage.pause()
             stage.tell("scene", "Who is behind, and how does gpuguard know? `gpuguard hang` answers:")
-            stage.say_all("hang", _answer(rehearsal, "hang"))
+            stage.say_all("hang", _answer(rehearsal, "hang"), indent="")
             return True
         time.sleep(0.1)
     return False
@@ -297,10 +297,10 @@ class _Stage:
             sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 
-    def say_all(self, step: str, lines: list[str]) -> None:
-        """Lines of another command, as they are."""
+    def say_all(self, step: str, lines: list[str], indent: str = "  ") -> None:
+        """Lines of another command, as they are; some fill all of the 80 columns."""
         if self._as_json:
             self.tell(step, "\n".join(lines))
         else:
-            sys.stdout.write("".join(f"  {line}".rstrip() + "\n" for line in lines))
+            sys.stdout.write("".join(f"{indent}{line}".rstrip() + "\n" for line in lines))
             sys.stdout.flush()
