@@ -169,7 +169,6 @@ class Register:
         self._meetings = Allowance[int](limits.meetings_of_user, limits.meetings_of_user)
         self.refused: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self.flooding: dict[int, int] = {}  # what was refused of each user as a flood; who reads it empties it
-        self.most = 0  # messages of one process among those that were heard last
         self.heard = 0
 
     def hear(self, came: Iterable[Received], now: float) -> None:
@@ -177,7 +176,6 @@ class Register:
         by_sender: dict[tuple[int, int], list[Received]] = {}
         for one in came:
             by_sender.setdefault((one.pid, one.uid), []).append(one)
-        self.most = max(map(len, by_sender.values()), default=0)
         for (pid, uid), said in by_sender.items():
             self.heard += len(said)
             allowed = self._of_process.take((pid, uid), len(said), now)
