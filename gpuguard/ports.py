@@ -167,14 +167,14 @@ class MachineDetector(Protocol):
 class Deriver(Protocol):
     """Concludes rows from rows, before any check judges: what of several subjects together makes a job.
 
-    `of` and `reads` are as for a MachineDetector; `yields` are all columns it may conclude, and `valid_for` for how
-    many seconds they hold. What it says of a subject takes the place of what it said of it before. The core keeps one
+    `reads` are the columns of which a sweep must bring one for it to be asked; `yields` all that it may conclude, and
+    `valid_for` for how many seconds they hold. It asks for rows by their kinds, as what it needs for most sweeps is
+    little of what there is. What it says of a subject takes the place of what it said of it before. The core keeps one
     `Memory`, which may change with every sweep: it is written down every half a minute, so after a restart it may lack
     that much.
     """
 
     name: str
-    of: tuple[SubjectKind, ...]
     reads: tuple[str, ...]
     yields: tuple[str, ...]
     valid_for: float
@@ -183,9 +183,15 @@ class Deriver(Protocol):
     def start(self) -> Any: ...  # Any: each deriver has a memory type of its own
 
     def derive(
-        self, memory: Any, rows: Mapping[SubjectId, Row], at: Instant, brought: frozenset[str]
+        self, memory: Any, rows: "RowsOf", at: Instant, brought: frozenset[str]
     ) -> tuple[Any, Mapping[SubjectId, Values]]:
         """`brought` are the columns that this sweep brought, of any subject."""
+
+
+class RowsOf(Protocol):
+    """Everything that is known now of every subject of these kinds."""
+
+    def __call__(self, *kinds: SubjectKind) -> Mapping[SubjectId, Row]: ...
 
 
 AnyDetector = Detector | RowDetector | MachineDetector | Deriver

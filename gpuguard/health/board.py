@@ -11,15 +11,15 @@ from gpuguard.model.readings import Group, Rate, Readings, Row, SubjectKind, Val
 class Board:
     """The newest readings; those it was made from are not changed.
 
-    `rows` are those of the subjects of which this event brought something, and `brought` the columns it brought.
+    `brought` are the columns that this event brought, by subject. A row is put together when somebody asks for it.
     """
 
     def __init__(self, readings: Readings) -> None:
         """As it stood before the event."""
         self.readings = readings
-        self.rows: dict[SubjectId, Row] = {}
+        self._rows: dict[SubjectId, Row | None] = {}
         self.brought: dict[SubjectId, Set[str]] = {}
-        self._by_kind: dict[str, list[Row]] = {}
+        self._by_kind: dict[str, list[SubjectId]] = {}
 
     def take(
         self, source: str, rate: Rate, valid_for: float, rows: Mapping[SubjectId, Values], event: Sweep
@@ -29,19 +29,20 @@ class Board:
         readings = dict(self.readings)
         for name, values in rows.items():
             group = Group(source=source, rate=rate, at=event.at, valid_for=valid_for, values=values)
-            readings[name] = groups = {**readings.get(name, {}), key: group}
-            self.rows[name] = Row(subject=name, at=event.at, source=event.source, values=merged(groups, event.at))
+            readings[name] = {**readings.get(name, {}), key: group}
+            self._rows.pop(name, None)
             columns = values.keys()
             self.brought[name] = columns | self.brought[name] if name in self.brought else columns
         self.readings = readings
         self._by_kind = {}
 
-    def new(self, kinds: Sequence[SubjectKind]) -> list[Row]:
+    def new(self, kinds: Sequence[SubjectKind], event: Sweep) -> list[Row]:
         """The rows of these kinds of which this event brought something."""
         if len(self._by_kind) == 0:
-            for name, row in self.rows.items():
-                self._by_kind.setdefault(kind_of(name), []).append(row)
-        return [row for kind in kinds for row in self._by_kind.get(kind, ())]
+            for name in self.brought:
+                self._by_kind.setdefault(kind_of(name), []).append(name)
+        names = (name for kind in kinds for name in self._by_kind.get(kind, ()))
+        return [row for name in names if (row := self._row(name, event)) is not None]
 
     def brings(self, columns: Iterable[str]) -> bool:
         """Whether one of these columns is new, of any subject."""
@@ -50,15 +51,16 @@ class Board:
 
     def of(self, kinds: Sequence[SubjectKind], event: Sweep) -> dict[SubjectId, Row]:
         """Everything that is known now of every subject of these kinds."""
-        found: dict[SubjectId, Row] = {}
-        for name, groups in self.readings.items():
-            if kind_of(name) not in kinds:
-                continue
-            if name in self.rows:
-                found[name] = self.rows[name]
-            elif values := merged(groups, event.at):
-                found[name] = Row(subject=name, at=event.at, source=event.source, values=values)
-        return found
+        names = [name for name in self.readings if kind_of(name) in kinds]
+        return {name: row for name in names if (row := self._row(name, event)) is not None}
+
+    def _row(self, name: SubjectId, event: Sweep) -> Row | None:
+        """All that holds of one subject; None where nothing does any more."""
+        if name not in self._rows:
+            values = merged(self.readings[name], event.at)
+            row = Row(subject=name, at=event.at, source=event.source, values=values) if values else None
+            self._rows[name] = row
+        return self._rows[name]
 
     def without(self, subjects: Set[SubjectId]) -> None:
         """Nothing is known of these any more."""

@@ -213,7 +213,7 @@ class _Desk:
         brought = frozenset[str]().union(*event.rows.values())
         fold: Any = self.folds.get(deriver.name)  # Any: the type is the deriver's own
         before = deriver.start() if fold is None else fold
-        after, rows = deriver.derive(before, self.board.of(deriver.of, event), event.at, brought)
+        after, rows = deriver.derive(before, lambda *kinds: self.board.of(kinds, event), event.at, brought)
         if after is not fold:
             self.folds = {**self.folds, deriver.name: after}
         if rows:
@@ -338,7 +338,7 @@ class _Desk:
 
     def consult_rows(self, detector: RowDetector, event: Sweep) -> None:
         """The detector has judged the rows of its kind of which the sweep brought a column it reads."""
-        for row in self.board.new(detector.of):
+        for row in self.board.new(detector.of, event):
             if self.board.brought[row.subject].isdisjoint(detector.reads):
                 continue
             for finding in self._judged(detector, row.subject, detector.observe, row.subject, row):

@@ -25,7 +25,7 @@ from gpuguard.jobs.dumps import compared, is_of_now
 from gpuguard.jobs.holdings import Holdings
 from gpuguard.jobs.limits import Limit, Phases, parse_phases
 from gpuguard.jobs.ranks import RankState
-from gpuguard.jobs.seen import Rows, Seen, pid_of
+from gpuguard.jobs.seen import Seen, pid_of, ranks_of
 from gpuguard.jobs.tasks import TaskState
 from gpuguard.jobs.views import GpuView, JobView, RankView, TaskView
 from gpuguard.model.ids import NODE, BootId, JobId, SubjectId, job, rank
@@ -33,8 +33,9 @@ from gpuguard.model.instants import Instant, seconds_between
 from gpuguard.model.jobs import CONCLUDED
 from gpuguard.model.readings import Row, SubjectKind, Values
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Rules
+from gpuguard.ports import RowsOf, Rules
 
+KINDS: tuple[SubjectKind, ...] = ("node", "gpu", "process", "task", "rank", "job")
 SWEPT = frozenset({"rank_progress_seconds", "task_state", "utilization_ratio", "process_count", "job_alive"})
 # What comes so seldom that it is concluded from at once.
 SELDOM = SWEPT - {"rank_progress_seconds", "utilization_ratio"}
@@ -45,7 +46,7 @@ WORKED = 0.05  # mean activity above which a GPU counts as used at all
 class Settings:
     """How often is concluded, and when a job is over. Units: seconds."""
 
-    every: Seconds = Seconds(2.0)  # a view of each job is put together this often
+    every: Seconds = Seconds(5.0)  # a view of each job is put together this often: with 64 ranks it takes some 3 ms
     unseen: Seconds = Seconds(120.0)  # a job of which nothing was seen for so long is over; sources look twice a minute
     linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
     unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
@@ -90,7 +91,6 @@ class Jobs:
     """The deriver of jobs."""
 
     name = "jobs"
-    of: tuple[SubjectKind, ...] = ("node", "gpu", "process", "task", "rank", "job")
     reads = tuple(sorted(SWEPT))
     yields = tuple(quantity.name for quantity in CONCLUDED)
     valid_for = 180.0
@@ -105,22 +105,39 @@ class Jobs:
         return Memory()
 
     def derive(
-        self, memory: Memory, rows: Rows, at: Instant, brought: frozenset[str]
+        self, memory: Memory, rows: RowsOf, at: Instant, brought: frozenset[str]
     ) -> tuple[Memory, Mapping[SubjectId, Values]]:
-        seen = Seen(rows)
+        age = None if memory.concluded is None else seconds_between(memory.concluded, at)
+        if age is not None and 0 <= age < self._settings.every and brought.isdisjoint(SELDOM):
+            return self._followed(memory, rows, at, brought), {}
+        everything = rows(*KINDS)
+        seen = Seen(everything)
         if "task_state" in brought:
             memory = msgspec.structs.replace(memory, tasks=_tasks(memory.tasks, seen))
         if "process_count" in brought:
-            memory = msgspec.structs.replace(memory, holdings=memory.holdings.seen(rows, at))
+            memory = msgspec.structs.replace(memory, holdings=memory.holdings.seen(everything, at))
         if "utilization_ratio" in brought:
             memory = msgspec.structs.replace(memory, gpus=self._gpus(memory.gpus, seen, at))
         jobs = self._jobs(memory.jobs, seen, at, told="rank_progress_seconds" in brought)
-        age = None if memory.concluded is None else seconds_between(memory.concluded, at)
-        if age is not None and 0 <= age < self._settings.every and brought.isdisjoint(SELDOM):
-            return msgspec.structs.replace(memory, jobs=jobs), {}
         sees_all = at.boot if seen.sees_all() else memory.sees_all
         memory = msgspec.structs.replace(memory, jobs=jobs, concluded=at, sees_all=sees_all)
         return memory, self._conclude(memory, seen, at)
+
+    def _followed(self, memory: Memory, rows: RowsOf, at: Instant, brought: frozenset[str]) -> Memory:
+        """What ranks and GPUs do, between two views of everything; whose they are does not change so fast."""
+        if "rank_progress_seconds" in brought:
+            told = ranks_of(rows("rank"))
+            jobs = {
+                name: self._told(held, told[name], at) if name in told else held for name, held in memory.jobs.items()
+            }
+            memory = msgspec.structs.replace(memory, jobs=jobs)
+        if "utilization_ratio" in brought:
+            gpus = {
+                name: memory.gpus.get(name, Activity()).seen(row, at, self._watching)
+                for name, row in rows("gpu").items()
+            }
+            memory = msgspec.structs.replace(memory, gpus=gpus)
+        return memory
 
     # --- folding -----------------------------------------------------------------------------------------------------
 
@@ -157,7 +174,8 @@ class Jobs:
         world = max((int(row.number("rank_world") or 0) for row in of_job.values()), default=0) or held.world
         if start > held.restart or (held.world is not None and world != held.world):
             held = JobMemory(seen=held.seen, last=at, restart=start)
-        known, learned, heard = dict(held.ranks), dict(held.limits), dict(held.heard)
+        known, heard, reset = dict(held.ranks), dict(held.heard), False
+        gaps: dict[str, list[tuple[float, int]]] = {}
         for number, row in of_job.items():
             if int(row.number("rank_restart") or 0) < held.restart:
                 continue
@@ -166,16 +184,23 @@ class Jobs:
                 if row.number("rank_gone") == 1:
                     continue  # it ended before anybody knew of it
                 known[number] = ranks.first_seen(number, row)
-                learned = learned if state is None else {}
+                reset = reset or state is not None
             else:
-                known[number], gaps = ranks.told(state, row)
-                for gap in gaps:
-                    phase = gap.phase or verdict.STEP
-                    limit = learned.get(phase, Limit())
-                    if gap.seconds < limit.seconds(self._phases.of(phase), self._phases.samples):
-                        learned[phase] = limit.learned(gap.seconds, gap.times)
+                known[number], found = ranks.told(state, row)
+                for gap in found:
+                    gaps.setdefault(gap.phase or verdict.STEP, []).append((gap.seconds, gap.times))
             heard[number] = at
+        learned = {} if reset else self._learned(held.limits, gaps)
         return msgspec.structs.replace(held, world=world, restart=start, ranks=known, limits=learned, heard=heard)
+
+    def _learned(self, limits: dict[str, Limit], gaps: Mapping[str, list[tuple[float, int]]]) -> dict[str, Limit]:
+        """The limits with what was seen, less what was a stall."""
+        learned = dict(limits)
+        for phase, of_phase in gaps.items():
+            limit = learned.get(phase, Limit())
+            most = limit.seconds(self._phases.of(phase), self._phases.samples)
+            learned[phase] = limit.learned_all(gap for gap in of_phase if gap[0] < most)
+        return learned
 
     def _aged(self, name: str, held: JobMemory, seen: Seen, at: Instant) -> JobMemory:
         """The job less ranks that nobody tells of, and over where it is."""

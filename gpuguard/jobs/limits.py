@@ -17,7 +17,7 @@ Source  NVIDIA's resiliency extension takes five times the longest gap; one long
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -93,13 +93,20 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
     def learned(self, gap: float, times: int = 1) -> "Limit":
         """With this gap, seen so many times: a hundred steps in ten seconds are a hundred gaps of a tenth."""
-        place = math.ceil(math.log(max(gap, SHORTEST)) / BASE)
-        counts = {**self.counts, place: self.counts.get(place, 0) + times}
-        total = self.total + times
+        return self.learned_all(((gap, times),))
+
+    def learned_all(self, gaps: Iterable[tuple[float, int]]) -> "Limit":
+        """With all of these gaps, and how often each was seen."""
+        counts, total, latest = dict(self.counts), self.total, list(self.latest)
+        for gap, times in gaps:
+            place = math.ceil(math.log(max(gap, SHORTEST)) / BASE)
+            counts[place] = counts.get(place, 0) + times
+            total += times
+            latest.append(gap)
         if total > FADES_AT:
             counts = {place: count // 2 for place, count in counts.items() if count > 1}
             total = sum(counts.values())
-        return Limit(counts=counts, total=total, latest=(*self.latest, gap)[-LATEST:])
+        return Limit(counts=counts, total=total, latest=tuple(latest[-LATEST:]))
 
     def quantile(self, share: float) -> float:
         """A length that at least this share of the gaps did not pass, at most a fifth too long; 0 without any."""

@@ -12,10 +12,10 @@ may be read for a while longer; it says nothing any more.
 import msgspec
 
 from gpuguard.model.instants import Instant, seconds_between
-from gpuguard.model.readings import Row
+from gpuguard.model.readings import Row, Value
 
-# Its own share in what the newest gaps were on average: some ten looks.
-NEWEST_SHARE = 0.1
+# How long its steps took of late, and usually, are means over so many seconds.
+PACE, USUAL = 30.0, 1800.0
 START = "start"
 
 
@@ -68,15 +68,7 @@ def same(state: RankState, row: Row) -> bool:
 
 def first_seen(number: int, row: Row) -> RankState:
     """What is known of a rank that nobody knew."""
-    moved = _ago(row, "rank_progress_seconds")
-    step, pid, restart = row.number("rank_step"), row.number("rank_pid"), row.number("rank_restart")
-    return RankState(
-        number=number, moved=moved, began=_ago(row, "rank_phase_seconds"), pid=None if pid is None else int(pid),
-        restart=int(restart or 0), step=None if step is None else int(step), first=None if step is None else int(step),
-        phase=row.text("rank_phase") or ("" if step is not None else START), done=row.number("rank_done") == 1,
-        gone=row.number("rank_gone") == 1, library=row.text("rank_via") == "library",
-        flat=row.bits("rank_loss_flat_steps"),
-    )  # fmt: skip
+    return _read(number, row, None)
 
 
 def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
@@ -84,29 +76,43 @@ def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
 
     A row that does not know how long ago it moved tells nothing of its progress, as when a file system hangs.
     """
-    new = first_seen(state.number, row)
-    if row.number("rank_progress_seconds") is None:
+    new = _read(state.number, row, state)
+    if row.values.get("rank_progress_seconds") is None:
         return msgspec.structs.replace(state, gone=new.gone, done=state.done or new.done), ()
     between = seconds_between(state.moved, new.moved) or 0.0
     steps = (new.step or 0) - (state.step or 0) if new.step is not None and state.step is not None else 0
     if between <= 0.0 and steps <= 0 and new.phase == state.phase:
-        moved = state.moved if between <= 0.0 else new.moved
-        kept = msgspec.structs.replace(new, moved=moved, began=state.began, first=state.first, pace=state.pace,
-                                       usual=state.usual)  # fmt: skip
-        return kept, ()
+        return msgspec.structs.replace(new, moved=state.moved, began=state.began), ()
     gaps = _gaps(state, new, between, max(0, steps))
-    pace, usual = state.pace, state.usual
-    for gap in gaps:
-        if gap.phase not in ("", "step"):
-            continue
-        share = 1.0 - (1.0 - NEWEST_SHARE) ** gap.times
-        pace = gap.seconds if pace is None else pace + share * (gap.seconds - pace)
-        usual = gap.seconds if usual is None else usual + share * NEWEST_SHARE * (gap.seconds - usual)
-    return (
-        msgspec.structs.replace(
-            new, first=state.first if state.first is not None else new.first, pace=pace, usual=usual
-        ),
-        gaps,
+    stepping = next((gap for gap in gaps if gap.phase in ("", "step")), None)
+    if stepping is None:
+        return new, gaps
+    return msgspec.structs.replace(
+        new, pace=_nearer(state.pace, stepping, PACE), usual=_nearer(state.usual, stepping, USUAL)
+    ), gaps  # fmt: skip
+
+
+def _nearer(before: float | None, gap: Gap, over: float) -> float:
+    """The mean length of a step over the last while, with what came in the meantime."""
+    share = min(1.0, gap.seconds * gap.times / over)
+    return gap.seconds if before is None else before + share * (gap.seconds - before)
+
+
+def _read(number: int, row: Row, before: RankState | None) -> RankState:
+    """The rank as the row has it; what only time tells is as it was before."""
+    values, at = row.values, row.at
+    moved, phased = values.get("rank_progress_seconds"), values.get("rank_phase_seconds")
+    step, pid, flat = values.get("rank_step"), values.get("rank_pid"), values.get("rank_loss_flat_steps")
+    phase, restart = values.get("rank_phase"), values.get("rank_restart")
+    known = step if isinstance(step, int) else None
+    first = known if before is None or before.first is None else before.first
+    return RankState(
+        number=number, moved=_ago(at, moved), began=_ago(at, phased), pid=pid if isinstance(pid, int) else None,
+        restart=restart if isinstance(restart, int) else 0, step=known, first=first,
+        phase=phase if isinstance(phase, str) and phase else "" if known is not None else START,
+        pace=None if before is None else before.pace, usual=None if before is None else before.usual,
+        done=values.get("rank_done") == 1, gone=values.get("rank_gone") == 1,
+        library=values.get("rank_via") == "library", flat=flat if isinstance(flat, int) and flat >= 0 else None,
     )  # fmt: skip
 
 
@@ -123,7 +129,6 @@ def _gaps(state: RankState, new: RankState, between: float, steps: int) -> tuple
     return tuple(gaps)
 
 
-def _ago(row: Row, column: str) -> Instant:
-    seconds = row.number(column) or 0.0
-    at = row.at
-    return Instant(boot=at.boot, mono=at.mono - seconds, utc=None if at.utc is None else at.utc - seconds)
+def _ago(at: Instant, seconds: Value) -> Instant:
+    ago = seconds if isinstance(seconds, int | float) else 0.0
+    return Instant(boot=at.boot, mono=at.mono - ago, utc=None if at.utc is None else at.utc - ago)

@@ -23,7 +23,6 @@ class Seen:
         self.gpus: dict[SubjectId, Row] = {}
         self.processes: dict[SubjectId, Row] = {}
         self.tasks: dict[int, Row] = {}
-        self.ranks: dict[str, dict[int, Row]] = defaultdict(dict)
         self.reported: dict[str, Row] = {}
         node = rows.get(NODE)
         self.schedules = node is not None and node.number("scheduler_jobs_known") == 1
@@ -35,12 +34,9 @@ class Seen:
                     self.processes[name] = row
                 case "task":
                     self.tasks[int(name.partition(":")[2])] = row
-                case "rank":
-                    owner, number = row.text("rank_job"), row.number("rank_number")
-                    if owner is not None and number is not None:
-                        self.ranks[owner][int(number)] = row
                 case "job" if "job_alive" in row.values:
                     self.reported[name.partition(":")[2]] = row
+        self.ranks = ranks_of(rows)
         self.owners: dict[int, str] = {
             pid: owner for pid, row in self.tasks.items() if (owner := row.text("task_job")) is not None
         }
@@ -161,3 +157,14 @@ def _numbers(text: str | None) -> frozenset[int] | None:
 def pid_of(process: SubjectId) -> int:
     """The process of a row `process:<pci>/<pid>`."""
     return int(process.rpartition("/")[2])
+
+
+def ranks_of(rows: Rows) -> dict[str, dict[int, Row]]:
+    """The rows of ranks by job and number."""
+    found: dict[str, dict[int, Row]] = {}
+    for name, row in rows.items():
+        if kind_of(name) == "rank":
+            owner, number = row.text("rank_job"), row.number("rank_number")
+            if owner is not None and number is not None:
+                found.setdefault(owner, {})[int(number)] = row
+    return found

@@ -13,6 +13,7 @@ from gpuguard.model.findings import Finding
 from gpuguard.model.ids import BootId, EventId, SubjectId
 from gpuguard.model.instants import Instant
 from gpuguard.model.readings import Row, SubjectKind, Values
+from gpuguard.ports import RowsOf
 
 JOB = SubjectId("job:slurm/7")
 
@@ -23,7 +24,6 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 class Sum:
     name = "sum"
-    of: tuple[SubjectKind, ...] = ("rank",)
     reads = ("rank_step",)
     yields = ("job_step",)
     valid_for = 60.0
@@ -33,9 +33,9 @@ class Sum:
         return Memory()
 
     def derive(
-        self, memory: Memory, rows: Mapping[SubjectId, Row], at: Instant, brought: frozenset[str]
+        self, memory: Memory, rows: RowsOf, at: Instant, brought: frozenset[str]
     ) -> tuple[Memory, Mapping[SubjectId, Values]]:
-        steps = [row.number("rank_step") or 0.0 for row in rows.values()]
+        steps = [row.number("rank_step") or 0.0 for row in rows("rank").values()]
         assert "rank_step" in brought
         return Memory(asked=memory.asked + 1), {JOB: {"job_step": min(steps)}} if steps else {}
 

@@ -6,12 +6,15 @@ from typing import Any
 import pytest
 
 from gpuguard.health.board import Board
-from gpuguard.jobs.derive import Jobs, Memory
+from gpuguard.jobs import activity, verdict
+from gpuguard.jobs.derive import Jobs, Memory, Settings
+from gpuguard.jobs.limits import parse_phases
 from gpuguard.model.events import Sweep
 from gpuguard.model.ids import NODE, BootId, EventId, JobId, PciAddress, SubjectId, gpu, job, rank, task
 from gpuguard.model.instants import Instant
 from gpuguard.model.readings import Readings, Values
-from tests.support.stories import shipped_detectors
+from gpuguard.model.units import Seconds
+from gpuguard.runtime.assets import read_text
 
 SEVEN = JobId("slurm/7")
 
@@ -23,8 +26,9 @@ def card(number: int) -> SubjectId:
 class Node:
     """A node to which sweeps come; what is concluded is remembered as the core does."""
 
-    def __init__(self, **changed: Any) -> None:
-        (self.jobs,) = [one for one in shipped_detectors() if isinstance(one, Jobs)]
+    def __init__(self, every: float = 1.0) -> None:
+        phases = parse_phases(read_text("rules", "jobs", "phases.toml"))
+        self.jobs = Jobs(Settings(every=Seconds(every)), verdict.Settings(), activity.Settings(), phases)
         self.memory = self.jobs.start()
         self.readings: Readings = {}
         self.now = 1000.0
@@ -38,7 +42,7 @@ class Node:
         board.age(at)
         board.take(next(iter(rows)).partition(":")[0], "fast", valid_for, rows, event)
         brought = frozenset[str]().union(*rows.values())
-        self.memory, told = self.jobs.derive(self.memory, board.of(self.jobs.of, event), at, brought)
+        self.memory, told = self.jobs.derive(self.memory, lambda *kinds: board.of(kinds, event), at, brought)
         self.told = told or self.told
         self.readings = board.readings
 
@@ -129,6 +133,17 @@ def test_a_source_that_goes_away_makes_nobody_progress(node: Node) -> None:
     told = node.of_job()
     assert told["job_verdict"] == "hung"
     assert float(str(told["job_progress_seconds"])) > 50.0
+
+
+def test_between_two_views_ranks_are_followed_all_the_same() -> None:
+    node = Node(every=30.0)  # the 49 steps that follow take less
+    node.beat(0)
+    for step in range(1, 50):
+        node.beat(step, after=0.5)
+    assert node.of_job()["job_step"] == 0, "no new view was put together"
+    node.beat(50, after=6.0)
+    assert node.of_job()["job_step"] == 50
+    assert 30.0 <= float(str(node.of_job()["job_progress_limit_seconds"])) < 40.0, "of 50 gaps, of which one took 6 s"
 
 
 def test_a_rank_of_which_nobody_tells_and_that_nobody_sees_is_forgotten(node: Node) -> None:
