@@ -15,14 +15,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuguard.runtime.sights import Joined, RankSight, Sight
+    from gpuguard.jobs.merge import Merged, MergedJob, Seen
+    from gpuguard.jobs.sights import NodeSight, RankSight
 
 EXAMPLE = "gpuguard hang --job slurm/8123"
 
 BAR = 7  # letters up to the limit, and as many beyond
 HEAD = "  RANK     PID     STEP BEHIND PHASE    SIL/LIMIT PROC GPU ACT% 0      |limit"
 MERGED_HEAD = HEAD.replace("    PID", "NODE   ")
-MOST = 32  # ranks in a table; the others are counted
+# What a page shows: ranks in a table, signals for a verdict, files or nodes that are wrong, letters of a text. The
+# others are counted; files of other nodes may hold anything.
+MOST, SIGNALS, NOTES, LETTERS = 32, 12, 8, 400
+STACKS, STACKS_WITHIN, STACK_LINES = 3, 10.0, 100  # ranks of a job, seconds and lines for each
 NEXT = (
     "How far a job is, one line in its training loop tells (`from gpuguard import progress`, then `progress.step(n)`), "
     "or a log, a file or a folder of checkpoints that gpuguard watches for it: docs/hangs.md"
@@ -37,40 +41,56 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--merge", metavar="DIR", help="what several nodes see together: their `hang --json`, a file *.json each"
     )
+    parser.add_argument(
+        "--stacks", action="store_true", help="also the stacks of the rank that holds a job up; needs py-spy"
+    )
     options(parser)
 
 
 def run(args: Namespace) -> int:
     """Prints the verdict on each job, and its ranks.
 
-    Raises  Absent where there is neither a job nor a GPU; NotUnderstood for a job that is not here; what `read` raises
+    Raises  Absent where there is neither a job nor a GPU; NotUnderstood for a job that is not here; ReadFailed where
+            there is nothing to merge; UsageError for stacks of processes that are not here
     """
-    from pathlib import Path
+    from gpuguard.errors import UsageError
+    from gpuguard.jobs.merge import alone
 
-    from gpuguard.runtime.sights import joined, read
+    if args.stacks and (args.merge or args.json or args.root != "/"):
+        raise UsageError("--stacks looks at processes of this machine, for people: not with --merge, --root or --json")
+    if args.merge:
+        told = _merged(args)
+        answer: Merged | NodeSight = told
+    else:
+        answer = _look(args)
+        told = alone(answer)
+    sys.stdout.write(_json(answer) if args.json else _page(told))
+    if args.stacks:
+        sys.stdout.flush()  # it takes a while, and who waits has something to read
+        _stacks(told)
+    return _code(told)
+
+
+def _code(told: "Merged") -> int:
     from gpuguard.runtime.tenants import is_sure
 
-    sights = read(Path(args.merge)) if args.merge else (_look(args),)
-    if args.merge and args.job:
-        sights = tuple(_alone(sight, args.job) for sight in sights)
-    jobs = joined(sights)
-    sys.stdout.write(_json(sights, jobs, merged=bool(args.merge)) if args.json else _page(sights, jobs))
-    if any(job.verdict and is_sure(job.cause[1].readings) for job in jobs):
+    if any(job.verdict and is_sure(job.confidence) for job in told.jobs):
         return 1
-    return 0 if any(_is_known(job) for job in jobs) or (not jobs and all(sight.attributed for sight in sights)) else 2
+    return 0 if any(job.known for job in told.jobs) or (not told.jobs and told.attributed) else 2
 
 
-def _look(args: Namespace) -> "Sight":
+def _look(args: Namespace) -> "NodeSight":
     """What this node sees now."""
     import socket
     from pathlib import Path
 
     from gpuguard.errors import Absent
+    from gpuguard.jobs.sights import sight_of
+    from gpuguard.model.readings import merged
     from gpuguard.runtime.assembly import assemble
     from gpuguard.runtime.board import measured
     from gpuguard.runtime.clock import SystemClock
     from gpuguard.runtime.known import config_path, is_remembered, state_dir
-    from gpuguard.runtime.sights import sight_of
     from gpuguard.runtime.tenants import asked, tenants
 
     root, parts = Path(args.root), assemble(config_path(args))
@@ -79,74 +99,97 @@ def _look(args: Namespace) -> "Sight":
     found = tenants(snapshot)
     if not found.jobs and not found.gpus:
         raise Absent("no job and no GPU is known here; `gpuguard status` tells which sources see anything")
-    node = socket.gethostname().partition(".")[0] if root == Path("/") else root.resolve().name
-    return sight_of(found, asked(found, args.job), node=node, at=snapshot.at.utc)
+    return sight_of(
+        {name: merged(groups, snapshot.at) for name, groups in snapshot.readings.items()},
+        node=socket.gethostname().partition(".")[0] if root == Path("/") else root.resolve().name,
+        at=snapshot.at, called=found.called, held={job.id: job.gpus for job in asked(found, args.job)},
+        attributed=bool(found.gpus) and all(gpu.jobs is not None for gpu in found.gpus),
+    )  # fmt: skip
 
 
-def _alone(sight: "Sight", wanted: str) -> "Sight":
+def _merged(args: Namespace) -> "Merged":
+    """What the nodes see together that wrote into a folder."""
+    from pathlib import Path
+
     import msgspec
 
-    from gpuguard.runtime.tenants import is_meant
+    from gpuguard.jobs.merge import merge
+    from gpuguard.runtime.sight_files import sights_in
+    from gpuguard.runtime.tenants import meant
 
-    jobs = tuple(job for job in sight.jobs if is_meant(job.job, wanted))
-    return msgspec.structs.replace(sight, jobs=jobs)
+    sights, problems = sights_in(Path(args.merge))
+    told = merge(sights, problems=problems)
+    jobs = meant(told.jobs, args.job, lambda job: (job.job, *job.parts))
+    return msgspec.structs.replace(told, jobs=jobs)
 
 
-def _json(sights: "Sequence[Sight]", jobs: "Sequence[Joined]", *, merged: bool) -> str:
+def _json(answer: "Merged | NodeSight") -> str:
     """Of one node what `--merge` wants; of several what they see together."""
     import msgspec
 
-    told = msgspec.json.encode({"jobs": jobs} if merged else sights[0])
-    return told.decode() + "\n"
+    return msgspec.json.encode(answer).decode() + "\n"
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-def _page(sights: "Sequence[Sight]", jobs: "Sequence[Joined]") -> str:
+def _page(told: "Merged") -> str:
     from gpuguard.runtime.words import date, page, paragraph
 
-    newest = max((sight.at for sight in sights if sight.at is not None), default=None)
-    of = f"{len(sights)} nodes" if len(sights) > 1 else sights[0].node
-    lines = paragraph(f"{date(newest)}  {of}", hanging=2)
-    if not jobs:
+    of = f"{len(told.nodes)} nodes" if len(told.nodes) > 1 else _short(told.nodes[0])
+    lines = paragraph(f"{date(told.at)}  {of}", hanging=2)
+    lines += [*_notes("not read", told.problems), *_notes("stale", told.stale), *_notes("unheard", told.unheard)]
+    if not told.jobs:
         lines += paragraph(
             "no job is here"
-            if all(sight.attributed for sight in sights)
+            if told.attributed
             else f"progress is not known: no source told which jobs are here, and none told how far it is. {NEXT}"
         )
-    for job in jobs:
+    for job in told.jobs:
         lines += ["", *_job(job)]
-    if any(not _is_known(job) for job in jobs):
+    if any(not job.known for job in told.jobs):
         lines += ["", *paragraph(NEXT)]
     return page(lines)
 
 
-def _job(job: "Joined") -> Iterator[str]:
-    from gpuguard.runtime.tenants import number, sentence, text, with_numbers
-    from gpuguard.runtime.words import paragraph, row, tidy
+def _short(text: str, most: int = LETTERS) -> str:
+    """The text on one line, printable and not endless."""
+    from gpuguard.runtime.words import tidy
 
-    seen = job.cause[1]
-    values = seen.readings
-    whose = " of ".join(part for part in (text(values, "job_name"), text(values, "job_user")) if part)
-    world = number(values, "job_world")
-    count = f"{len(job.ranks)} of {world:.0f} ranks" if world is not None else f"{len(job.ranks)} ranks"
+    return tidy(text if len(text) <= most else f"{text[:most]}...")
+
+
+def _notes(label: str, told: Sequence[str], most: int = NOTES) -> Iterator[str]:
+    """Texts below each other, beside a label; those that are too many are counted."""
+    from gpuguard.runtime.words import row
+
+    for place, text in enumerate(told[:most]):
+        yield from row(label if place == 0 else "", _short(text))
+    if len(told) > most:
+        yield from row("", f"and {len(told) - most} more; --json has all")
+
+
+def _job(job: "MergedJob") -> Iterator[str]:
+    from gpuguard.runtime.tenants import sentence
+    from gpuguard.runtime.words import paragraph, row
+
+    whose = " of ".join(_short(part) for part in (job.name, job.user) if part)
+    count = f"{job.seen} of {job.world} ranks" if job.world is not None else f"{job.seen} ranks"
     where = f"on {len(job.nodes)} nodes" if len(job.nodes) > 1 else "here"
-    size = f"{count} {where}" if job.ranks else f"GPU {_gpus(seen.gpus)}" if seen.gpus else "no GPU"
-    yield from paragraph(tidy(f"{job.job}  {f'{whose}, ' if whose else ''}{size}"), hanging=2)
+    size = f"{count} {where}" if job.ranks else f"GPU {_gpus(job.gpus)}" if job.gpus else "no GPU"
+    yield from paragraph(f"{_short(job.job)} {f'{whose}, ' if whose else ''}{size}", hanging=2)
     if job.verdict:
-        yield from paragraph(tidy(with_numbers(sentence(values), seen.called)), hanging=2)
-        yield from row("culprit", tidy(_culprit(job)))
-        for label, column in (("for", "job_signals_for"), ("against", "job_signals_against")):
-            signals = [
-                signal for signal in with_numbers(text(values, column), seen.called).split(";") if signal.strip()
-            ]
-            for place, signal in enumerate(signals):
-                yield from row(label if place == 0 else "", tidy(signal))
-    elif _is_known(job):
+        yield from paragraph(sentence(job.verdict, job.confidence, _short(job.why)), hanging=2)
+        yield from row("waiting for" if job.verdict == "waiting" and job.rank is not None else "culprit", _culprit(job))
+        yield from _notes("for", job.speaks_for, SIGNALS)
+        yield from _notes("against", job.against, SIGNALS)
+    elif job.known:
         yield from paragraph(_well(job), hanging=2)
     else:
-        yield from paragraph(tidy(_unknown(job)), hanging=2)
+        yield from paragraph(_unknown(job), hanging=2)
+    if job.missing and not job.verdict:  # else it is among what speaks against the verdict
+        many = "rank" if job.missing.isdecimal() else "ranks"
+        yield from row("missing", _short(f"nobody told of {many} {job.missing}"))
     if job.ranks:
         yield from _table(job)
 
@@ -154,115 +197,130 @@ def _job(job: "Joined") -> Iterator[str]:
 def _gpus(called: Sequence[str]) -> str:
     from gpuguard.runtime.words import numbers
 
-    return numbers(map(int, called)) if all(name.isdecimal() for name in called) else ", ".join(called)
+    if all(name.isdecimal() and len(name) < 6 for name in called):
+        return numbers(map(int, called))
+    return _short(", ".join(called[:MOST]))
 
 
-def _culprit(job: "Joined") -> str:
-    from gpuguard.runtime.tenants import number
-
-    if job.culprit is None:
+def _culprit(job: "MergedJob") -> str:
+    if job.rank is None:
+        if job.node:
+            return f"most likely on node {_short(job.node)}, of which there is no word"
         more = "" if len(job.nodes) > 1 else "; `gpuguard hang --merge` over all its nodes may"
         return f"what is seen here does not tell{more}"
-    node, number_ = job.culprit
-    rank = next((rank for on, rank in job.ranks if (on, rank.rank) == job.culprit), None)
-    parts = [f"rank {number_}"]
-    if rank is not None:
-        pid = number(rank.readings, "rank_pid")
-        parts += [f"pid {pid:.0f}"] if pid is not None else []
-        parts += [f"GPU {rank.gpu}"] if rank.gpu else []
-    return ", ".join([*parts, f"node {node}"])
+    seen = next((seen for seen in job.ranks if seen.number == job.rank), None)
+    parts = [f"rank {job.rank}"]
+    if seen is not None:
+        parts += [f"pid {seen.rank.pid}"] if seen.rank.pid is not None else []
+        parts += [f"GPU {_short(seen.rank.called, 20)}"] if seen.rank.called else []
+    together = "" if job.lagging in ("", str(job.rank)) else f"; the first of ranks {_short(job.lagging)}"
+    return f"{', '.join([*parts, f'node {_short(job.node)}'])}{together}"
 
 
-def _well(job: "Joined") -> str:
-    from gpuguard.runtime.sights import share
+def _well(job: "MergedJob") -> str:
     from gpuguard.runtime.words import span
 
-    told = [(part, rank) for _, rank in job.ranks if (part := share(rank)) is not None]
+    told = [(share, seen.rank) for seen in job.ranks if (share := seen.rank.share) is not None]
+    why = f"{_short(job.why)}; " if job.why else ""
     if not told:
-        return "no hang: nothing speaks for one, though no limits are known yet"
-    part, rank = max(told, key=lambda pair: pair[0])
-    silent = _silent(rank) or 0.0
-    limit = rank.readings.get("rank_limit_seconds")
-    until = f"{span(limit)}" if isinstance(limit, int | float) else "?"
-    if part > 1.0:
+        return f"no hang: {why}nothing speaks for one, though no limits are known yet"
+    share, rank = max(told, key=lambda pair: pair[0])
+    silent, limit = span(rank.silent or 0.0), span(rank.limit or 0.0)
+    if share > 1.0:
         return (
-            f"no hang is found, though rank {rank.rank} has shown no progress for {span(silent)}, more than its limit "
-            f"of {until}: other signals speak against one, or it is not that long ago"
+            f"no hang is found, though rank {rank.number} has shown no progress for {silent}, more than its limit of "
+            f"{limit}: other signals speak against one, or it is not that long ago"
         )
-    return f"no hang: longest without progress is rank {rank.rank}, for {span(silent)} of the {until} it may be"
+    return f"no hang: {why}longest without progress is rank {rank.number}, for {silent} of the {limit} it may be"
 
 
-def _unknown(job: "Joined") -> str:
-    from gpuguard.runtime.tenants import number
-
-    values = job.cause[1].readings
-    active = number(values, "job_gpu_activity_ratio")
+def _unknown(job: "MergedJob") -> str:
+    active = job.activity
     busy = f" Its GPUs are {100 * active:.0f} % busy, which is no progress." if active is not None else ""
-    return f"progress of job {job.job} is not known: no heartbeats, and nothing is watched for it.{busy}"
-
-
-def _is_known(job: "Joined") -> bool:
-    """Whether anything is known of its progress: a verdict, or when a rank was last heard."""
-    return bool(job.verdict) or job.cause[1].known or any(_silent(rank) is not None for _, rank in job.ranks)
-
-
-def _silent(rank: "RankSight") -> float | None:
-    from gpuguard.runtime.tenants import number
-
-    return number(rank.readings, "rank_progress_seconds")
+    return f"progress of job {_short(job.job)} is not known: no heartbeats, and nothing is watched for it.{busy}"
 
 
 # --- the ranks -------------------------------------------------------------------------------------------------------
 
 
-def _table(job: "Joined") -> Iterator[str]:
+def _table(job: "MergedJob") -> Iterator[str]:
     merged = len(job.nodes) > 1
     yield ""
     yield MERGED_HEAD if merged else HEAD
-    for node, rank in job.ranks[:MOST]:
-        yield _rank(rank, node if merged else None, behind=(node, rank.rank) == job.culprit)
+    for seen in job.ranks[:MOST]:
+        held_up = job.verdict is not None and seen.number == job.rank
+        yield _rank(seen.rank, seen.node if merged else None, behind=held_up)
     if len(job.ranks) > MOST:
         yield f"and {len(job.ranks) - MOST} ranks that stand better; --json has all"
 
 
 def _rank(rank: "RankSight", node: str | None, *, behind: bool) -> str:
-    from gpuguard.runtime.tenants import number, phase, silence, steps
+    from gpuguard.runtime.tenants import phase, silence, steps
     from gpuguard.runtime.words import cell, padded
 
-    values = rank.readings
-    pid, missing = number(values, "rank_pid"), number(values, "rank_behind_steps")
-    place = padded(node, 7) if node is not None else f"{'?' if pid is None else cell(f'{pid:.0f}', 7):>7}"
-    busy = "?" if rank.activity is None else f"{100 * rank.activity:.0f}"
-    steps_behind = "?" if missing is None else f"{missing:.0f}" if missing < 1e6 else f"{missing:.0e}"
+    pid, missing = rank.pid, rank.behind
+    place = padded(node, 7) if node is not None else f"{'?' if pid is None else cell(str(pid), 7):>7}"
+    busy = "?" if rank.activity is None else cell(f"{100 * rank.activity:.0f}", 4)
+    steps_behind = "?" if missing is None else str(missing) if abs(missing) < 1e5 else f"{missing:.0e}"
     return (
-        f"{'>' if behind else ' '}{cell(str(rank.rank), 5):>5} {place} {steps(number(values, 'rank_step')):>8} "
-        f"{steps_behind:>6} {padded(phase(values, 'rank_phase'), 8)} "
-        f"{silence(values, 'rank_progress'):>9} {_process(rank):>4} {cell(rank.gpu or '-', 3):>3} {busy:>4} "
-        f"{_bar(rank, behind)}"
+        f"{'>' if behind else ' '}{cell(str(rank.number), 5):>5} {place} {steps(rank.step):>8} "
+        f"{steps_behind:>6} {padded(phase(rank.phase), 8)} {silence(rank.silent, rank.limit):>9} "
+        f"{_process(rank):>4} {cell(rank.called or '-', 3):>3} {busy:>4} {_bar(rank, behind)}"
     ).rstrip()
 
 
 def _process(rank: "RankSight") -> str:
     """What its process does, by the kernel's letter; `gone` for one that has ended."""
-    from gpuguard.runtime.tenants import text
     from gpuguard.runtime.words import cell
 
-    if rank.readings.get("rank_done") == 1:
+    if rank.done:
         return "done"
-    if rank.readings.get("rank_gone") == 1 or rank.task.get("task_gone") == 1:
-        return "gone"
-    return cell(text(rank.task, "task_state"), 4) or "?"
+    return "gone" if rank.gone else cell(rank.state, 4) or "?"
 
 
 def _bar(rank: "RankSight", behind: bool) -> str:
     """How much of its limit a rank has been silent for: to `|`, and what is beyond; of another letter for the one that
     holds up the others, which are often silent for as long."""
-    from gpuguard.runtime.sights import share
-
-    part = share(rank)
-    if part is None:
+    if rank.share is None:
         return ""
+    part = max(0.0, min(rank.share, 3.0))  # anything beyond twice the limit looks alike
     within, beyond = min(BAR, math.ceil(part * BAR)), max(0, math.ceil((part - 1.0) * BAR))
     more = "!" * beyond if beyond <= BAR else "!" * (BAR - 1) + "+"
     bar = f"{'=' * within:<{BAR}}|{more}"
     return bar.replace("=", "#") if behind else bar
+
+
+# --- stacks ----------------------------------------------------------------------------------------------------------
+
+
+def _stacks(told: "Merged") -> None:
+    """Prints what the rank does that holds a job up; where none is named, what the worst of its ranks do."""
+    from gpuguard.child.stacks import stacks
+    from gpuguard.errors import Absent, ReadFailed
+    from gpuguard.runtime.words import page
+
+    wanted = [seen for job in told.jobs if job.verdict is not None for seen in _suspects(job)]
+    if not wanted:
+        sys.stdout.write("\nno stacks: no process here holds a job up\n")
+    for seen in wanted:
+        rank, pid = seen.rank, seen.rank.pid
+        if rank.gone or pid is None:
+            sys.stdout.write(f"\nrank {rank.number}: its process {'has ended' if rank.gone else 'is not known'}\n")
+            continue
+        sys.stderr.write(f"looking at rank {rank.number}, pid {pid}, for {STACKS_WITHIN:.0f} s at most ...\n")
+        try:
+            lines = stacks(pid, STACKS_WITHIN).splitlines()
+        except Absent as error:
+            sys.stdout.write(page(("", f"no stacks: {error}")))
+            return
+        except ReadFailed as error:
+            sys.stdout.write(page(("", f"rank {rank.number}: {error}")))
+            continue
+        more = [f"  and {len(lines) - STACK_LINES} lines more"] if len(lines) > STACK_LINES else []
+        shown = [f"  {line[:LETTERS]}".rstrip() for line in lines[:STACK_LINES]]
+        sys.stdout.write(page(("", f"stacks of rank {rank.number}, pid {pid}", *shown, *more)))
+
+
+def _suspects(job: "MergedJob") -> "Sequence[Seen]":
+    named = [seen for seen in job.ranks if seen.number == job.rank]
+    return named or [seen for seen in job.ranks if not seen.rank.done][:STACKS]

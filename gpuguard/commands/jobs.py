@@ -64,7 +64,9 @@ def run(args: Namespace) -> int:
 def _code(found: "Tenants", jobs: "Iterable[Job]", *, whole: bool) -> int:
     from gpuguard.runtime.tenants import is_sure
 
-    if any((job.verdict and is_sure(job.values)) or any(f.severity != "info" for f in job.findings) for job in jobs):
+    if any(
+        (job.verdict and is_sure(job.confidence)) or any(f.severity != "info" for f in job.findings) for job in jobs
+    ):
         return 1
     if not whole:
         return 0
@@ -103,7 +105,7 @@ def _page(snapshot: "Snapshot", found: "Tenants", jobs: "tuple[Job, ...]", args:
 
 
 def _row(found: "Tenants", job: "Job") -> Iterator[str]:
-    from gpuguard.runtime.tenants import number, phase, silence, steps
+    from gpuguard.runtime.tenants import number, phase, silence, steps, text
     from gpuguard.runtime.words import cell, numbers, padded
 
     values = job.values
@@ -117,11 +119,12 @@ def _row(found: "Tenants", job: "Job") -> Iterator[str]:
     here = len(job.ranks) if ranks is None else int(ranks)
     of = f"{here}/{world:.0f}" if world is not None else str(here)
     active = number(values, "job_gpu_activity_ratio")
+    silent = silence(number(values, "job_progress_seconds"), number(values, "job_progress_limit_seconds"))
     yield (
         f"{padded(label, JOB_WIDTH)} {padded(who(job), NAME_WIDTH)} {cell(of if job.ranks or ranks else '-', 5):>5} "
         f"{padded(gpus, 7)} {_gib(number(values, 'job_gpu_memory_bytes')):>6} "
         f"{'?' if active is None else f'{100 * active:.0f}':>4} {steps(number(values, 'job_step')):>8} "
-        f"{padded(phase(values, 'job_phase'), 8)} {silence(values, 'job_progress'):>9}"
+        f"{padded(phase(text(values, 'job_phase')), 8)} {silent:>9}"
     ).rstrip()
 
 
@@ -138,11 +141,13 @@ def _gib(value: float | None) -> str:
 
 def _told(found: "Tenants", job: "Job") -> Iterator[str]:
     """What stands against a job, and what it has and does not use, in a sentence each."""
-    from gpuguard.runtime.tenants import sentence, text, with_numbers
+    from gpuguard.jobs.wording import with_numbers
+    from gpuguard.runtime.tenants import sentence, text
     from gpuguard.runtime.words import numbers, paragraph, tidy
 
     if job.verdict:
-        yield from paragraph(tidy(with_numbers(sentence(job.values), found.called)), indent=2, hanging=2)
+        told = sentence(job.verdict, job.confidence, with_numbers(text(job.values, "job_why"), found.called))
+        yield from paragraph(tidy(told), indent=2, hanging=2)
     given = text(job.values, "job_gpus_given")
     held = numbers(gpu.index for name in job.gpus if (gpu := found.gpu(name)) is not None and gpu.index is not None)
     if given and given != held:

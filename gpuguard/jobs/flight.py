@@ -97,7 +97,8 @@ class _Group(msgspec.Struct, kw_only=True):
 
     def _peer(self, rank: int, waiting: Waiting) -> int | None:
         """The other end of `recv 1<-0` and `send 0->1`, whose numbers are places in the group."""
-        ends = [int(end) for end in waiting.call.replace("<-", " ").replace("->", " ").split() if end.isdecimal()]
+        words = waiting.call.replace("<-", " ").replace("->", " ").split()
+        ends = [int(word) for word in words if word.isdecimal() and len(word) < 10]
         if len(ends) != 2 or max(ends) >= len(self.members):
             return None
         peer = self.members[ends[1]]  # in both the caller comes first

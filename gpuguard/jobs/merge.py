@@ -34,42 +34,8 @@ ORDINARY = ("", "step")  # phases in which every rank is to get on with the othe
 NAMED_BY_NODE = ("kubernetes", "docker", "systemd")
 
 
-class MergedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job over all nodes. `seen` is how many ranks were told of, `missing` the numbers of the others, as spans;
-    `rank`, `gpu` and `node` who holds up the job, where one rank does; `lagging` all ranks that do."""
-
-    job: str
-    parts: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-    world: int | None = None
-    seen: int = 0
-    missing: str = ""
-    step: int | None = None
-    verdict: Verdict | None = None
-    confidence: float = 0.0
-    rank: int | None = None
-    lagging: str = ""
-    gpu: str = ""
-    node: str = ""
-    why: str = ""
-    speaks_for: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
-
-
-class Merged(msgspec.Struct, frozen=True, kw_only=True):
-    """All jobs of all nodes that were heard. `stale` are sentences about words that are too old, `unheard` nodes that
-    were to be heard and were not; `problems` what is wrong with files that could not be read."""
-
-    at: float | None = None
-    nodes: tuple[str, ...] = ()
-    jobs: tuple[MergedJob, ...] = ()
-    stale: tuple[str, ...] = ()
-    unheard: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-class _Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank and who saw it. `since` is when it last got on, in seconds since 1970."""
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank, the node that saw it, and when."""
 
     rank: RankSight
     node: str
@@ -81,16 +47,61 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def since(self) -> float | None:
+        """When it last got on, in seconds since 1970."""
         return None if self.rank.silent is None else self.at - self.rank.silent
 
     @property
     def overdue(self) -> bool:
-        rank = self.rank
-        return rank.silent is not None and bool(rank.limit) and rank.silent > (rank.limit or 0.0)
+        share = self.rank.share
+        return share is not None and share > 1.0
 
     @property
     def alive(self) -> bool:
         return not (self.rank.gone or self.rank.done)
+
+
+class MergedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """One job over all nodes. `seen` is how many ranks were told of, `missing` the numbers of the others, as spans;
+    `rank`, `gpu` and `node` who holds up the job, where one rank does; `lagging` all ranks that do. `ranks` are those
+    that were told of, worst first, without their dumps; `gpus` what the GPUs it holds are called, on one node alone.
+    Where it is not `known`, nobody told anything of its progress."""
+
+    job: str
+    name: str = ""
+    user: str = ""
+    parts: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    world: int | None = None
+    seen: int = 0
+    missing: str = ""
+    gpus: tuple[str, ...] = ()
+    activity: float | None = None
+    step: int | None = None
+    known: bool = False
+    verdict: Verdict | None = None
+    confidence: float = 0.0
+    rank: int | None = None
+    lagging: str = ""
+    gpu: str = ""
+    node: str = ""
+    why: str = ""
+    speaks_for: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    ranks: tuple[Seen, ...] = ()
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    """All jobs of all nodes that were heard. `stale` are sentences about words that are too old, `unheard` nodes that
+    were to be heard and were not; `problems` what is wrong with files that could not be read. Without `attributed` it
+    is not known whose all GPUs are."""
+
+    at: float | None = None
+    nodes: tuple[str, ...] = ()
+    jobs: tuple[MergedJob, ...] = ()
+    attributed: bool = True
+    stale: tuple[str, ...] = ()
+    unheard: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 class _Said(msgspec.Struct, kw_only=True):
@@ -119,7 +130,27 @@ def merge(
     unheard = tuple(sorted({*expected, *(sight.node for sight in old)} - heard))
     return Merged(
         at=at, nodes=tuple(sorted(heard)), stale=stale, unheard=unheard, problems=tuple(problems),
+        attributed=all(sight.attributed for sight in fresh),
         jobs=tuple(_merged(parts, unheard) for parts in _gathered(fresh)),
+    )  # fmt: skip
+
+
+def alone(sight: NodeSight) -> Merged:
+    """What one node says by itself: its judgements as they stand, as it knows more of its ranks than a sight holds."""
+    return Merged(
+        at=sight.at, nodes=(sight.node,), attributed=sight.attributed,
+        jobs=tuple(_of_one(sight, job) for job in sight.jobs),
+    )  # fmt: skip
+
+
+def _of_one(sight: NodeSight, job: JobSight) -> MergedJob:
+    ranks = [Seen(rank=rank, node=sight.node, at=sight.at) for rank in job.ranks]
+    named = () if job.verdict is None or job.rank is None else (job.rank,)
+    return MergedJob(
+        job=job.job, name=job.name, user=job.user, nodes=(sight.node,), world=job.world, seen=len(ranks),
+        gpus=job.gpus, activity=job.activity, step=_step(ranks), known=_is_known([(sight, job)]), verdict=job.verdict,
+        confidence=job.confidence, rank=job.rank, lagging=spans(named), gpu=job.gpu, node=sight.node if named else "",
+        why=job.why, speaks_for=job.speaks_for, against=job.against, ranks=_worst_first(ranks, named),
     )  # fmt: skip
 
 
@@ -167,10 +198,10 @@ def _world(parts: Sequence[_Part]) -> int | None:
 
 
 def _merged(parts: Sequence[_Part], unheard: Sequence[str]) -> MergedJob:
-    ranks: dict[int, _Seen] = {}
+    ranks: dict[int, Seen] = {}
     for sight, job in parts:
         for rank in job.ranks:
-            one = _Seen(rank=rank, node=sight.node, at=sight.at)
+            one = Seen(rank=rank, node=sight.node, at=sight.at)
             other = ranks.get(rank.number)
             if other is None or _recent(one) > _recent(other):
                 ranks[rank.number] = one
@@ -183,21 +214,68 @@ def _merged(parts: Sequence[_Part], unheard: Sequence[str]) -> MergedJob:
     speaks_for, against = _signals(seen, said, missing, unheard)
     return MergedJob(
         job=min(parts, key=lambda part: min((r.number for r in part[1].ranks), default=2**31))[1].job,
+        name=next((job.name for _, job in parts if job.name), ""),
+        user=next((job.user for _, job in parts if job.user), ""),
+        gpus=parts[0][1].gpus if len(parts) == 1 else (), activity=_mean(job.activity for _, job in parts),
+        known=_is_known(parts), ranks=_worst_first(_against_all(seen), said.ranks),
         parts=tuple(names) if len(names) > 1 else (), nodes=tuple(sorted({sight.node for sight, _ in parts})),
         world=world, seen=len(seen), missing=spans(missing),
-        step=min((one.rank.step for one in seen if one.rank.step is not None), default=None),
+        step=_step(seen),
         verdict=said.verdict, confidence=said.confidence, rank=said.ranks[0] if said.ranks else None,
         lagging=spans(said.ranks), gpu=culprit.rank.gpu if culprit else "",
         node=culprit.node if culprit else said.node, why=said.why, speaks_for=speaks_for, against=against,
     )  # fmt: skip
 
 
-def _recent(one: _Seen) -> tuple[bool, float, float, str]:
+def _step(seen: Iterable[Seen]) -> int | None:
+    """The step of the rank that is farthest behind."""
+    return min((one.rank.step for one in seen if one.rank.step is not None), default=None)
+
+
+def _is_known(parts: Iterable[_Part]) -> bool:
+    return any(
+        job.verdict is not None or job.silent is not None or any(rank.silent is not None for rank in job.ranks)
+        for _, job in parts
+    )
+
+
+def _mean(activities: Iterable[float | None]) -> float | None:
+    """How busy the GPUs of all nodes are; None where one does not know."""
+    told = list(activities)
+    known = [activity for activity in told if activity is not None]
+    return sum(known) / len(known) if known and len(known) == len(told) else None
+
+
+def _against_all(seen: Sequence[Seen]) -> list[Seen]:
+    """The same ranks without their dumps, and each behind the farthest of all nodes, not of its own."""
+    most = max((one.rank.step for one in seen if one.rank.step is not None), default=0)
+    return [
+        msgspec.structs.replace(one, rank=msgspec.structs.replace(
+            one.rank, flight=None, behind=None if one.rank.step is None else most - one.rank.step,
+        )) for one in seen
+    ]  # fmt: skip
+
+
+def _worst_first(seen: Iterable[Seen], named: Sequence[int]) -> tuple[Seen, ...]:
+    """Those that hold up the job, those that are gone, and then by how much of their limits they have used."""
+    place = {number: at for at, number in enumerate(named)}
+
+    def order(one: Seen) -> tuple[int, bool, float, int, int]:
+        rank, share = one.rank, one.rank.share
+        return (
+            place.get(rank.number, len(place)), not rank.gone, -(share if share is not None else -1.0),
+            -(rank.behind or 0), rank.number,
+        )  # fmt: skip
+
+    return tuple(sorted(seen, key=order))
+
+
+def _recent(one: Seen) -> tuple[bool, float, float, str]:
     """The rank's newest word, where a job was started anew on another node."""
     return one.alive, one.since or 0.0, one.at, one.node
 
 
-def _judged(seen: Sequence[_Seen], parts: Sequence[_Part], missing: Sequence[int], unheard: Sequence[str]) -> _Said:
+def _judged(seen: Sequence[Seen], parts: Sequence[_Part], missing: Sequence[int], unheard: Sequence[str]) -> _Said:
     alive = [one for one in seen if one.alive]
     if not alive:
         return _Said(why="all of its ranks have ended" if seen else "no node told of any rank of it")
@@ -213,7 +291,7 @@ def _judged(seen: Sequence[_Seen], parts: Sequence[_Part], missing: Sequence[int
     return fault or _by_flight(comparison, excused) or _by_absence(alive, missing, unheard) or _by_place(alive)
 
 
-def _calm(parts: Sequence[_Part], gone: Sequence[_Seen]) -> _Said:
+def _calm(parts: Sequence[_Part], gone: Sequence[Seen]) -> _Said:
     """Nobody is over its limit: what a node found of its own ranks stands, the surest word of all."""
     found = [job for _, job in parts if job.verdict is not None]
     if found:
@@ -225,7 +303,7 @@ def _calm(parts: Sequence[_Part], gone: Sequence[_Seen]) -> _Said:
     return _Said(why="no rank is over its limit")
 
 
-def _waiting(busy: Sequence[_Seen]) -> _Said:
+def _waiting(busy: Sequence[Seen]) -> _Said:
     phase = busy[0].rank.phase
     there = [one for one in busy if one.rank.phase == phase]
     longest = max(one.rank.silent or 0.0 for one in there)
@@ -236,7 +314,7 @@ def _waiting(busy: Sequence[_Seen]) -> _Said:
     )  # fmt: skip
 
 
-def _broken(seen: Sequence[_Seen], alive: Sequence[_Seen], parts: Sequence[_Part]) -> _Said | None:
+def _broken(seen: Sequence[Seen], alive: Sequence[Seen], parts: Sequence[_Part]) -> _Said | None:
     """A rank whose process cannot go on."""
     gone = [one for one in seen if one.rank.gone and not one.rank.done]
     if gone:
@@ -256,7 +334,7 @@ def _broken(seen: Sequence[_Seen], alive: Sequence[_Seen], parts: Sequence[_Part
     return None
 
 
-def _dumps(seen: Sequence[_Seen]) -> dict[int, FlightSummary]:
+def _dumps(seen: Sequence[Seen]) -> dict[int, FlightSummary]:
     """The dumps that were taken while the rank hung, and about the same time as the newest of all."""
     taken = {
         one.number: (one.at - one.rank.flight_age, one.rank.flight) for one in seen
@@ -275,7 +353,7 @@ def _by_flight(found: Comparison, excused: Set[int]) -> _Said | None:
     return _Said(verdict="hung", confidence=found.confidence, ranks=ranks, why=found.why)
 
 
-def _by_absence(alive: Sequence[_Seen], missing: Sequence[int], unheard: Sequence[str]) -> _Said | None:
+def _by_absence(alive: Sequence[Seen], missing: Sequence[int], unheard: Sequence[str]) -> _Said | None:
     """All that are known wait alike, and some are not known."""
     steps = {one.rank.step for one in alive}
     if not missing or len(steps) > 1 or len({one.rank.pattern for one in alive} - {""}) > 1:
@@ -289,7 +367,7 @@ def _by_absence(alive: Sequence[_Seen], missing: Sequence[int], unheard: Sequenc
     )
 
 
-def _by_place(alive: Sequence[_Seen]) -> _Said:
+def _by_place(alive: Sequence[Seen]) -> _Said:
     """The rank that is not where the others are."""
     for few, words, sure in (
         (_lowest(alive), "behind the others in steps", 0.8), (_idle(alive), "idle while the others' GPUs spin", 0.75),
@@ -307,31 +385,31 @@ def _by_place(alive: Sequence[_Seen]) -> _Said:
     )  # fmt: skip
 
 
-def _lowest(alive: Sequence[_Seen]) -> list[_Seen]:
+def _lowest(alive: Sequence[Seen]) -> list[Seen]:
     steps = [one.rank.step for one in alive if one.rank.step is not None]
     few = [one for one in alive if steps and one.rank.step == min(steps)]
     return few if _is_few(few, alive) and min(steps) < max(steps) else []
 
 
-def _idle(alive: Sequence[_Seen]) -> list[_Seen]:
+def _idle(alive: Sequence[Seen]) -> list[Seen]:
     few = [one for one in alive if one.rank.pattern == "idle"]
     return few if _is_few(few, alive) and any(one.rank.pattern == "spinning" for one in alive) else []
 
 
-def _first_silent(alive: Sequence[_Seen]) -> list[_Seen]:
+def _first_silent(alive: Sequence[Seen]) -> list[Seen]:
     dated = sorted((one.since, one.number, one) for one in alive if one.since is not None)
     if len(dated) < 2:
         return []
     return [dated[0][2]] if dated[1][0] - dated[0][0] > SKEW else []
 
 
-def _is_few(few: Sequence[_Seen], alive: Sequence[_Seen]) -> bool:
+def _is_few(few: Sequence[Seen], alive: Sequence[Seen]) -> bool:
     """Whether they are the odd ones: what half of the ranks do is no exception."""
     return 0 < len(few) <= len(alive) // 2
 
 
 def _signals(
-    seen: Sequence[_Seen], said: _Said, missing: Sequence[int], unheard: Sequence[str]
+    seen: Sequence[Seen], said: _Said, missing: Sequence[int], unheard: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if said.verdict is None:
         return (), ()
@@ -355,14 +433,14 @@ def _signals(
     return tuple(speaks_for), tuple(against)
 
 
-def _said(verdict: Verdict, confidence: float, ranks: Sequence[_Seen], words: str) -> _Said:
+def _said(verdict: Verdict, confidence: float, ranks: Sequence[Seen], words: str) -> _Said:
     order = sorted(ranks, key=lambda one: (one.since is None, one.since or 0.0, one.number))
     first = order[0]
     numbers = (first.number, *(one.number for one in sorted(order[1:], key=lambda one: one.number)))
     return _Said(verdict=verdict, confidence=confidence, ranks=numbers, why=f"{_named(ranks)}: {words}")
 
 
-def _named(ranks: Sequence[_Seen]) -> str:
+def _named(ranks: Sequence[Seen]) -> str:
     nodes = sorted({one.node for one in ranks})
     where = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
     return f"{_ranks(one.number for one in ranks)} on {where}"

@@ -1,6 +1,10 @@
 """Words for people about jobs: spans of time, sizes, and what a job calls itself, which may be anything."""
 
+import re
+from collections.abc import Mapping
+
 WORDS_KEPT = 64
+_GPU = re.compile(r"gpu:[0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 
 
 def clean(text: str, limit: int = WORDS_KEPT) -> str:
@@ -24,3 +28,8 @@ def counted(number: float, one: str, many: str = "") -> str:
 def size(bytes_: float) -> str:
     """A size in GiB, or in MiB where it is less than one."""
     return f"{bytes_ / 2**30:.1f} GiB" if bytes_ >= 2**30 else f"{bytes_ / 2**20:.0f} MiB"
+
+
+def with_numbers(told: str, called: Mapping[str, str]) -> str:
+    """The text with each GPU by its number, where it has the name of its subject; `called` are those that are known."""
+    return _GPU.sub(lambda match: f"GPU {called[match[0]]}" if match[0] in called else match[0], told)

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from gpuguard.model.units import Int64
+
 RANKS_LIMIT = 2**17  # of one group; the largest jobs known have a tenth of it
 
 
@@ -22,7 +24,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Units   since: seconds since 1970
     """
 
-    number: int
+    number: Int64
     call: str
     state: Literal["scheduled", "started"] = "scheduled"
     shape: str = ""
@@ -38,8 +40,8 @@ class GroupFlight(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name: str
     about: str = ""
     ranks: str = ""
-    enqueued: int = 0
-    completed: int = 0
+    enqueued: Int64 = 0
+    completed: Int64 = 0
     waiting: Waiting | None = None
 
 

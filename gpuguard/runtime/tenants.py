@@ -4,10 +4,10 @@ What nobody told is missing from the values, and is never taken for "nobody": a 
 of which it is not known whose it is.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gpuguard.errors import NotUnderstood
 from gpuguard.model.health import FindingView, Snapshot
@@ -17,9 +17,9 @@ from gpuguard.runtime.words import brief, cell
 
 # Long words of a phase, as they fit into the table.
 SHORT = {"checkpoint": "ckpt", "evaluation": "eval"}
-_SUBJECT = re.compile(r"gpu:[0-9a-f]+:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 # From this confidence on the check job_progress makes a finding of a verdict, as it ships.
 SURE = 0.6
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,11 @@ class Job:
     def verdict(self) -> str:
         """What holds it up; empty where nothing does or nobody knows."""
         return text(self.values, "job_verdict")
+
+    @property
+    def confidence(self) -> float | None:
+        """How sure the verdict is, of 1."""
+        return number(self.values, "job_confidence")
 
     @property
     def is_known(self) -> bool:
@@ -171,20 +176,25 @@ def _memory(process: Process) -> float | None:
 
 
 def asked(found: Tenants, wanted: str | None) -> tuple[Job, ...]:
-    """The jobs that are meant: all of them where none is named.
+    """The jobs on this node that are meant: all of them where none is named.
 
     Raises  NotUnderstood, with those that are here
     """
-    jobs = found.jobs if wanted is None else tuple(job for job in found.jobs if is_meant(job.id, wanted))
-    if wanted is not None and not jobs:
-        here = ", ".join(cell(job.id, 60) for job in found.jobs[:8]) or "none"
-        raise NotUnderstood(f"no job {cell(wanted, 60)!r} is known here; known are {here}", wanted)
-    return jobs
+    return meant(found.jobs, wanted, lambda job: (job.id,))
 
 
-def is_meant(job: str, wanted: str) -> bool:
-    """Whether a person means this job: by its name, or by the keeper's part of it."""
-    return wanted in (job, job.partition("/")[2])
+def meant(jobs: Sequence[_T], wanted: str | None, names: Callable[[_T], Iterable[str]]) -> tuple[_T, ...]:
+    """Those of these jobs that a person means, by one of their names or the keeper's part of it; all for None.
+
+    Raises  NotUnderstood where there is none, with those that are known
+    """
+    found = tuple(
+        job for job in jobs if wanted is None or any(wanted in (name, name.partition("/")[2]) for name in names(job))
+    )
+    if wanted is not None and not found:
+        known = ", ".join(cell(next(iter(names(job))), 60) for job in jobs[:8]) or "none"
+        raise NotUnderstood(f"no job {cell(wanted, 60)!r} is known here; known are {known}", wanted)
+    return found
 
 
 def split(told: Value) -> tuple[str, ...]:
@@ -204,28 +214,20 @@ def text(values: Mapping[str, Value], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def with_numbers(told: str, called: Mapping[str, str]) -> str:
-    """The text with each GPU by its number, where it has the name of its subject; `called` are those that are known."""
-    return _SUBJECT.sub(lambda match: f"GPU {called[match[0]]}" if match[0] in called else match[0], told)
-
-
-def is_sure(values: Mapping[str, Value]) -> bool:
+def is_sure(confidence: float | None) -> bool:
     """Whether a job's verdict is more than a guess."""
-    confidence = number(values, "job_confidence")
     return confidence is None or confidence >= SURE
 
 
-def sentence(values: Mapping[str, Value]) -> str:
+def sentence(verdict: str, confidence: float | None, why: str) -> str:
     """A job's verdict in one sentence, with how sure it is."""
-    confidence, why = number(values, "job_confidence"), text(values, "job_why")
     sure = f" ({100 * confidence:.0f} % sure)" if confidence is not None else ""
-    perhaps = "" if is_sure(values) else "perhaps "
-    return f"{perhaps}{text(values, 'job_verdict').replace('_', ' ').upper()}{sure}{': ' if why else ''}{why}"
+    perhaps = "" if is_sure(confidence) else "perhaps "
+    return f"{perhaps}{verdict.replace('_', ' ').upper()}{sure}{': ' if why else ''}{why}"
 
 
-def phase(values: Mapping[str, Value], column: str) -> str:
+def phase(told: str) -> str:
     """What a job or rank does, short enough for a table."""
-    told = text(values, column)
     return SHORT.get(told, told) or "-"
 
 
@@ -236,10 +238,8 @@ def steps(count: float | None) -> str:
     return f"{count:.0f}" if abs(count) < 1e7 else f"{count:.2e}"
 
 
-def silence(values: Mapping[str, Value], of: str) -> str:
+def silence(since: float | None, limit: float | None) -> str:
     """Since when no progress was shown, and after how long that is a hang."""
-    since = number(values, f"{of}_seconds")
-    limit = number(values, f"{of}_limit_seconds" if of == "job_progress" else "rank_limit_seconds")
     if since is None:
         return "?"
     return f"{brief(since)}/{brief(limit) if limit else '?'}"

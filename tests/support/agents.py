@@ -32,6 +32,8 @@ class Agent:
         self._name, self._folder, self._log = name, folder, folder / "agent.log"
         (folder / "config.toml").write_text(CONFIG + more)
         self.address = ""
+        # Options with which a command finds this agent.
+        self.memory = ("--config", str(folder / "config.toml"), "--state-dir", str(folder / "state"))
 
     def __enter__(self) -> "Agent":
         """It serves its page at `address`."""

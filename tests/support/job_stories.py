@@ -124,6 +124,33 @@ def hung() -> Snapshot:
     return snapshot(rows, (found,))
 
 
+def waiting(first: int = 0) -> Rows:
+    """One of two nodes: all eight ranks from this number on wait, and none of them stands out."""
+    rows = {**NODE, **gpus()}
+    rows |= job(
+        job_verdict="waiting", job_confidence=0.7, job_progress_seconds=93.0, job_judged_rank=first,
+        job_why="every rank here waits, most probably for one on another node; `gpuguard hang --merge` finds it",
+    )  # fmt: skip
+    for index in range(8):
+        number = first + index
+        rows |= {**rank(number, silent=93.0), **process(index, 41_200 + number)}
+        rows[f"gpu:{PCI[index]}"] |= {"gpu_pattern": "spinning"}
+    return rows
+
+
+def two_nodes() -> dict[str, Snapshot]:
+    """A job on n07 and n08: all of n07 waits, for rank 11 on n08."""
+    rows = waiting(8)
+    rows |= job(
+        job_verdict="hung", job_confidence=0.85, job_culprit_rank=11, job_culprit_gpu=f"gpu:{PCI[3]}",
+        job_why="rank 11 shows no progress in step for 93 s; rank 11 is 1 step behind", job_progress_seconds=93.0,
+    )  # fmt: skip
+    rows |= rank(11, step=120_344, silent=93.0)
+    rows["task:41211"] |= {"task_state": "S"}
+    rows[f"gpu:{PCI[3]}"] |= {"gpu_pattern": "idle", "sm_active_ratio": 0.0}
+    return {"n07": snapshot(waiting()), "n08": snapshot(rows)}
+
+
 def untold() -> Snapshot:
     """A job that tells nothing of its progress holds half of its GPUs."""
     rows = {

@@ -110,6 +110,7 @@ def test_a_send_and_its_recv_that_both_wait_are_the_line_between_them() -> None:
 def test_a_call_between_two_that_cannot_be_placed_says_nothing() -> None:
     assert compare({0: flight(4, op="send 0->9", p2p=True)}).kind == "network"
     assert compare({0: flight(4, op="coalesced", p2p=True)}).kind == "network"
+    assert compare({0: flight(4, op=f"send 0->{'9' * 5000}", p2p=True)}).kind == "network"
 
 
 def test_ranks_without_a_dump_may_be_the_ones() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuguard.jobs.merge import Merged, MergedJob, merge
+from gpuguard.jobs.merge import Merged, MergedJob, alone, merge
 from gpuguard.jobs.sights import JobSight, NodeSight, RankSight
 from tests.support.flights import flight
 
@@ -250,6 +250,46 @@ def test_pods_that_may_be_of_two_jobs_are_left_apart() -> None:
 def test_a_rank_that_moved_to_another_node_is_where_it_lives() -> None:
     job = one(merge([node("a", [rank(0, gone=True), rank(1)], world=2), node("b", [rank(0, step=119)], world=2)]))
     assert (job.rank, job.node) == (0, "b")
+
+
+def test_ranks_are_worst_first_over_all_nodes_without_their_dumps() -> None:
+    ranks = [dumped(n, 10, behind=0, silent=90.0 + n) for n in range(3)]
+    job = one(merge([
+        node("a", ranks, world=6),
+        node("b", [rank(3, step=118, behind=0, silent=80.0), rank(4, silent=1.0), rank(5, silent=None)], world=6),
+    ]))  # fmt: skip
+    assert job.rank == 3
+    assert [(seen.number, seen.node, seen.rank.behind) for seen in job.ranks] == [
+        (3, "b", 2), (2, "a", 0), (1, "a", 0), (0, "a", 0), (4, "b", 0), (5, "b", 0),
+    ]  # fmt: skip
+    assert all(seen.rank.flight is None for seen in job.ranks)
+
+
+def test_what_is_known_of_a_job_besides() -> None:
+    told = JobSight(
+        job="slurm/8123", name="llama", user="mia", activity=0.5, gpus=("0",), ranks=(rank(0, silent=None),)
+    )
+    left = NodeSight(node="a", at=AT, jobs=(told,))
+    right = node("b", [rank(1, silent=None)], activity=1.0, gpus=("0",))
+    job = one(merge([left, right]))
+    assert (job.name, job.user, job.activity, job.gpus, job.known) == ("llama", "mia", 0.75, (), False)
+    assert one(merge([left, node("b", [rank(1)])])).activity is None
+    assert one(merge([left])).gpus == ("0",)
+    assert merge([left, NodeSight(node="c", at=AT, attributed=False)]).attributed is False
+
+
+def test_a_node_alone_is_taken_by_its_word() -> None:
+    """It has seen more than a sight holds: nothing is judged anew."""
+    ranks = [rank(0, silent=1.0), dumped(1, 9, silent=2.0), rank(2, gone=True)]
+    told = {"verdict": "paused", "confidence": 0.9, "rank": 1, "why": "stopped", "speaks_for": ("x",)}
+    merged = alone(node("a", ranks, **told))
+    job = one(merged)
+    assert (merged.nodes, merged.at) == (("a",), AT)
+    assert (job.verdict, job.confidence, job.rank, job.node, job.why) == ("paused", 0.9, 1, "a", "stopped")
+    assert (job.speaks_for, job.lagging, job.missing) == (("x",), "1", "")
+    assert [seen.number for seen in job.ranks] == [1, 2, 0]
+    fine = one(alone(node("a", ranks, rank=1)))
+    assert (fine.node, fine.known, [seen.number for seen in fine.ranks]) == ("", True, [2, 1, 0])
 
 
 def test_nothing_at_all_and_a_world_that_cannot_be() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuguard.jobs.wording import clean, counted, lasting, size
+from gpuguard.jobs.wording import clean, counted, lasting, size, with_numbers
 
 
 def test_a_name_stays_on_its_line_and_is_cut() -> None:
@@ -26,3 +26,8 @@ def test_sizes_and_counts() -> None:
         "8 GPUs",
         "0 processes",
     ]
+
+
+def test_gpus_are_called_by_their_numbers_where_they_are_known() -> None:
+    told = "gpu:0000:1b:00.0 spins, gpu:0000:43:00.0 idles"
+    assert with_numbers(told, {"gpu:0000:1b:00.0": "0"}) == "GPU 0 spins, gpu:0000:43:00.0 idles"

@@ -67,8 +67,8 @@ def test_a_job_is_meant_by_its_name_or_its_keepers_part() -> None:
 
 def test_words_of_a_table() -> None:
     assert [steps(count) for count in (None, -1, 9_999_999, 2**62)] == ["-", "-1", "9999999", "4.61e+18"]
-    assert silence({"rank_progress_seconds": 3.0}, "rank_progress") == "3s/?"
-    assert silence({}, "job_progress") == "?"
-    assert sentence({"job_verdict": "data_starved", "job_confidence": 0.3}) == "perhaps DATA STARVED (30 % sure)"
-    assert sentence({"job_verdict": "hung", "job_why": "rank 3 sleeps"}) == "HUNG: rank 3 sleeps"
-    assert is_sure({})
+    assert silence(3.0, None) == "3s/?"
+    assert silence(None, 38.0) == "?"
+    assert sentence("data_starved", 0.3, "") == "perhaps DATA STARVED (30 % sure)"
+    assert sentence("hung", None, "rank 3 sleeps") == "HUNG: rank 3 sleeps"
+    assert is_sure(None)
