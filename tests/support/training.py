@@ -209,9 +209,9 @@ class Training:
     def _all(
         self, end: float, first: str, then: str = "", shares: Sequence[float] = (), at: float = 0.0
     ) -> Span:  # fmt: skip
-        """All do the same, each for its share of the time, and then wait."""
-        count = len(self.members)
-        until = [at + share * (end - at) for share in shares] if shares else [end] * count
+        """All do the same, each for its share of the time, of which the largest counts as all of it, and then wait."""
+        count, most = len(self.members), max(shares, default=1.0)
+        until = [at + share / most * (end - at) for share in shares] if shares else [end] * count
         return Span(end=end, first=[first] * count, until=until, then=[then or first] * count)
 
     def _one(self, end: float, number: int, does: str, others: str = "wait", until: float | None = None) -> Span:
@@ -447,7 +447,8 @@ class Training:
         rows: Rows = {NODE: {"io_stall_seconds_total": self._stall}}
         for member in self.members:
             if member.gone:
-                rows[task(member.pid)] = {"task_gone": 1}
+                # What was known of it while it lived, as the source remembers it.
+                rows[task(member.pid)] = {**self._identity(member), "task_gone": 1}
             elif member.doing != "away":
                 rows[task(member.pid)] = self._task(member)
         return rows
@@ -455,15 +456,18 @@ class Training:
     def _task(self, member: Member) -> Values:
         does = DOINGS[member.doing]
         state = self.chance.choice(does.states)
-        return {
-            "task_name": "python3", "task_state": state, "task_job": JOB, "task_part": "0", "task_uid": UID,
-            "task_parent": 40_000, "task_started_seconds": member.started, "task_cpu_seconds_total": member.cpu,
+        return self._identity(member) | {
+            "task_name": "python3", "task_state": state, "task_parent": 40_000,
+            "task_started_seconds": member.started, "task_cpu_seconds_total": member.cpu,
             "task_switches_total": int(member.switches), "task_read_bytes_total": int(member.read),
             "task_written_bytes_total": int(member.written), "task_waits_in": "" if state == "R" else does.waits_in,
             "task_children": 8, "task_children_cpu_seconds_total": member.children,
-            "task_io_stall_seconds_total": self._stall, "task_devices": str(member.number),
-            "task_rank": str(member.number), "task_gone": 0,
+            "task_io_stall_seconds_total": self._stall, "task_gone": 0,
         }  # fmt: skip
+
+    def _identity(self, member: Member) -> Values:
+        number = str(member.number)
+        return {"task_job": JOB, "task_part": "0", "task_uid": UID, "task_devices": number, "task_rank": number}
 
     def _jobs(self) -> Rows:
         count = len(self.members)
