@@ -54,7 +54,9 @@ def _text(name: str, of: Literal["rank", "job", "task", "gpu", "process"], help:
     return Quantity(name=name, of=of, unit="text", kind="text", help=help, metric=None)
 
 
-def _flag(name: str, of: Literal["rank", "job", "task", "node"], help: str, *, metric: str | None = None) -> Quantity:
+def _flag(
+    name: str, of: Literal["rank", "job", "task", "gpu", "node"], help: str, *, metric: str | None = None
+) -> Quantity:
     return Quantity(name=name, of=of, unit="flag", low=0, high=1, help=help, metric=metric)
 
 
@@ -159,6 +161,9 @@ REPORTED = (
 CONCLUDED = (
     _count("job_ranks", "job", "Ranks of it on this node of which progress is known.", metric=""),
     _count("job_ranks_gone", "job", "Ranks of it on this node whose processes ended without a word."),
+    _text("job_gone_ranks", "job", "Their numbers, with spaces."),
+    _count("job_ranks_telling", "job", "Ranks of it here that use the library, and so can say that they are done."),
+    _count("job_ranks_done", "job", "Those of them that said that their work is complete."),
     _count("job_world", "job", "Ranks it has over all nodes."),
     _count("job_step", "job", "The newest step of the rank that is farthest behind.", metric="", low=None),
     _text("job_phase", "job", "What the rank that is judged does."),
@@ -189,14 +194,24 @@ CONCLUDED = (
         name="job_gpu_memory_peak_ratio", of="job", unit="ratio", low=0.0, high=1.05, metric=None,
         help="The most memory it held on one GPU, of what that GPU has.",
     ),
+    Quantity(
+        name="job_gpu_memory_peak_bytes", of="job", unit="bytes", low=0, high=float(2**44), metric=None,
+        help="That, in bytes.",
+    ),
     _seconds("job_seen_seconds", "job", "For how long it has been seen on this node."),
     _count("job_loss_flat_steps", "job", "For how many steps its loss has not moved at all."),
+    _count("job_loss_nan", "job", "Ranks of it on this node whose loss is no number."),
+    _count("job_saved_step", "job", "Step of its newest complete checkpoint.", low=None),
+    _seconds("job_saved_seconds", "job", "Since that checkpoint was complete.", metric=""),
+    _seconds("job_save_blocked_seconds", "job", "How long the newest saves held up a loop, at most."),
+    _text("job_save_holds", "job", "What that checkpoint holds, where told, of: model optimizer loader seeds."),
     _flag("job_ended", "job", "1 once it is over: what stood on it stands no longer."),
     _text("rank_gpu", "rank", "The GPU that its process is on."),
     _seconds("rank_limit_seconds", "rank", "After how long without progress it counts as hung, in its phase."),
     _count("rank_behind_steps", "rank", "Steps it is behind the rank of its job on this node that is farthest."),
     _text("gpu_job", "gpu", "The job that holds the GPU; '' where nobody does; two with a comma."),
     _count("gpu_jobs", "gpu", "Jobs that have processes on it."),
+    _flag("gpu_mps", "gpu", "1 while processes share it through MPS."),
     Quantity(
         name="gpu_orphan_bytes", of="gpu", unit="bytes", low=0, high=float(2**44), metric="",
         help="Memory held by processes that are dead, or whose job is over.",
@@ -220,7 +235,11 @@ CONCLUDED = (
 
 NODE = (
     _counter("io_stall_seconds_total", "node", "seconds", "Time in which everything waited for storage.", metric=""),
+    Quantity(
+        name="heartbeats_refused_total", of="node", unit="count", kind="counter", low=0, high=float(2**63),
+        keyed=True, each="reason", help="Messages from ranks, or files with them, that were not taken, by reason.",
+    ),
     _flag("scheduler_jobs_known", "node", "1 while the scheduler tells which jobs run here."),
-)
+)  # fmt: skip
 
 JOB_QUANTITIES: tuple[Quantity, ...] = (*RANK, *FLIGHT, *TASK, *REPORTED, *CONCLUDED, *NODE)

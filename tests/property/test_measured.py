@@ -26,6 +26,7 @@ UTC = 1_750_000_000.0
 NAMES = {
     "node": "node", "gpu": "gpu:0000:1b:00.0", "mig": "mig:0000:1b:00.0/1", "process": "process:0000:1b:00.0/4711",
     "nvswitch": "nvswitch:0000:c1:00.0", "port": "port:mlx5_0/1", "disk": "disk:state",
+    "job": "job:slurm/8123", "rank": "rank:slurm/8123/0", "task": "task:4711",
 }  # fmt: skip
 CHECKS = [
     pytest.param(check, id=check.name) for check in detectors() if hasattr(check, "of") and hasattr(check, "observe")

@@ -10,8 +10,8 @@
 
 Events    boot NAME | kmsg[*N] TEXT | journal TEXT | logfile TEXT | nvml TEXT | backlog TEXT | lost SOURCE N REASON
           (nvml: what the driver's library reports as an event, in the words of the log)
-          sweep SOURCE/RATE SUBJECT COLUMN=VALUE ... [| SUBJECT ...] (VALUE a number, text, ? for unknown, or values
-          with commas, one for each part; what is not named is absent)
+          sweep SOURCE/RATE SUBJECT COLUMN=VALUE ... [| SUBJECT ...] (VALUE a number, text with _ for
+          a space and __ for _, ? for unknown, or values with commas, one for each part; what is not named is absent)
           source NAME LEVEL REASON | probe PCI answers|silent|gone [UUID] | tick | pass (time goes by, with every
           tick that is due) | outcome VERB RESULT MESSAGE | ack CODE [SUBJECT] BY REASON | operator WISH BY REASON
 Times     seconds since boot, or since the event before with a plus; `until 900` is `900 pass`
@@ -363,12 +363,12 @@ def _value(text: str) -> Value:
         return tuple(cast(Any, _value(part)) for part in text.split(",") if part)
     if text == "?":
         return None
-    for kind in (int, float):
+    for kind in (int, float) if "_" not in text else ():  # Python would take 3_5 for 35
         try:
             return kind(text)
         except ValueError:
             continue
-    return text.replace("_", " ")
+    return text.replace("__", "\0").replace("_", " ").replace("\0", "_")
 
 
 def finding_line(finding: Finding) -> str:
