@@ -67,8 +67,8 @@ class Case:
 
 @dataclass(slots=True)
 class Course:
-    """What was concluded of the job, by seconds since its begin: the verdict with rank and reason when it changed, and
-    when which finding came."""
+    """What was found of the job, by seconds since its begin: the verdict that stands as a finding, with rank and
+    reason, when it changed, and when which finding came."""
 
     verdicts: list[tuple[float, str, int | None, str]] = field(default_factory=list)
     findings: list[tuple[float, str]] = field(default_factory=list)
@@ -197,16 +197,18 @@ def played(case: Case, detectors: Sequence[AnyDetector]) -> Course:
             continue
         course.sweeps += 1
         now = event.at.mono - BEGIN
-        values = merged(health.readings.get(SUBJECT, {}), event.at)
-        verdict, number, why = values.get("job_verdict"), values.get("job_culprit_rank"), values.get("job_why")
-        said = (
-            verdict if isinstance(verdict, str) else "", int(number) if isinstance(number, int | float) else None
-        )  # fmt: skip
-        if said != course.at(now):
-            course.verdicts.append((now, *said, str(why or "")))
         stands = _standing(health)
         course.findings += [(now, code) for code in sorted(stands - stood)]
         stood = stands
+        values = merged(health.readings.get(SUBJECT, {}), event.at)
+        verdict, number, why = values.get("job_verdict"), values.get("job_culprit_rank"), values.get("job_why")
+        # What nobody is sure enough of is no finding, and counts for nothing here.
+        said = (
+            (verdict, int(number) if isinstance(number, int | float) else None)
+            if isinstance(verdict, str) and f"job_{verdict}" in stands else ("", None)
+        )  # fmt: skip
+        if said != course.at(now):
+            course.verdicts.append((now, *said, str(why or "")))
         # Where the fault began on the clock of the case.
         if case.kind == "hang" and case.play.fault_at is not None:
             begun = case.play.fault_at - BEGIN
@@ -312,7 +314,6 @@ class Score:
     def _cried(self, case: Case, course: Course, before: float) -> None:
         """What was said of the job while nothing was wrong with it."""
         hung = [when for when, code in course.findings if code == "job_hung" and when < before]
-        hung += [when for when, verdict, _, _ in course.verdicts if verdict == "hung" and when < before]
         if hung:
             where = f"{case.name} ({case.told}) after {min(hung):.0f} s"
             (self.false_hangs if case.kind == "benign" else self.early).append(where)

@@ -78,7 +78,8 @@ class Member:
     number: int
     pid: int
     started: float
-    moved: float
+    moved: float  # it made a step, or said that it begins something else
+    stepped: float
     phase_at: float
     board: Board
     phase: str = "start"
@@ -119,7 +120,8 @@ class Training:
         likeness = self.chance.random()
         self.members = [
             Member(
-                number=number, pid=41_000 + 7 * number, started=BEGIN - 4.0, moved=BEGIN, phase_at=BEGIN,
+                number=number, pid=41_000 + 7 * number, started=BEGIN - 4.0, moved=BEGIN, stepped=BEGIN,
+                phase_at=BEGIN,
                 step=from_step or None,
                 board=board(
                     Random(seed * 1000 + number), peers=ranks > 1, pipes=pipes, likeness=Random(likeness)
@@ -336,7 +338,7 @@ class Training:
     def _stepped(self, at: float) -> None:
         for member in self.members:
             member.step = (member.step or 0) + 1
-            member.moved = at
+            member.moved = member.stepped = at
             if member.phase != "step":
                 member.phase, member.phase_at = "step", at
 
@@ -414,7 +416,7 @@ class Training:
         return {
             rank(JOB, member.number): {
                 "rank_job": JOB, "rank_number": member.number, "rank_via": "file", "rank_step": member.step,
-                "rank_progress_seconds": self.now - member.moved,
+                "rank_progress_seconds": self.now - member.stepped,
             }
             for member in watched
             if member.step is not None
