@@ -19,6 +19,7 @@ class Board:
         self.readings = readings
         self.rows: dict[SubjectId, Row] = {}
         self.brought: dict[SubjectId, Set[str]] = {}
+        self._by_kind: dict[str, list[Row]] = {}
 
     def take(
         self, source: str, rate: Rate, valid_for: float, rows: Mapping[SubjectId, Values], event: Sweep
@@ -33,6 +34,14 @@ class Board:
             columns = values.keys()
             self.brought[name] = columns | self.brought[name] if name in self.brought else columns
         self.readings = readings
+        self._by_kind = {}
+
+    def new(self, kinds: Sequence[SubjectKind]) -> list[Row]:
+        """The rows of these kinds of which this event brought something."""
+        if len(self._by_kind) == 0:
+            for name, row in self.rows.items():
+                self._by_kind.setdefault(kind_of(name), []).append(row)
+        return [row for kind in kinds for row in self._by_kind.get(kind, ())]
 
     def brings(self, columns: Iterable[str]) -> bool:
         """Whether one of these columns is new, of any subject."""

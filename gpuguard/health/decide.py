@@ -329,10 +329,10 @@ class _Desk:
 
     def consult_rows(self, detector: RowDetector, event: Sweep) -> None:
         """The detector has judged the rows of its kind of which the sweep brought a column it reads."""
-        for name, row in self.board.rows.items():
-            if kind_of(name) not in detector.of or self.board.brought[name].isdisjoint(detector.reads):
+        for row in self.board.new(detector.of):
+            if self.board.brought[row.subject].isdisjoint(detector.reads):
                 continue
-            for finding in self._judged(detector, name, detector.observe, name, row):
+            for finding in self._judged(detector, row.subject, detector.observe, row.subject, row):
                 self._hear_level(finding, event)
 
     def consult_machine(self, detector: MachineDetector, event: Sweep) -> None:

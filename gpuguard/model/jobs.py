@@ -28,11 +28,13 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     """Whose process it is. `job` is None where no keeper started it: a shell, a service of the system.
 
     `part` is what of the job it belongs to: Slurm's step, Kubernetes' container; `user` is the uid of whom it runs as.
+    `vouched` is false where only the process' own environment names the job, which anybody may write.
     """
 
     job: JobId | None
     part: str = ""
     user: int | None = None
+    vouched: bool = True
 
 
 def job_id(keeper: Keeper, name: str) -> JobId:
@@ -123,6 +125,7 @@ TASK = (
     _text("task_state", "task", "The kernel's letter: R, S, D, T, t, Z, X."),
     _text("task_job", "task", "Job it belongs to; empty where no keeper started it."),
     _text("task_part", "task", "Step or container of the job."),
+    _flag("task_job_claimed", "task", "1 where only its own environment names the job, 0 where the kernel does."),
     _count("task_uid", "task", "Whose it is."),
     _count("task_parent", "task", "The process that started it."),
     _seconds("task_started_seconds", "task", "When it was started, since boot."),

@@ -15,6 +15,7 @@ from typing import Literal
 from gpuguard.errors import ConfigInvalid, InvariantBroken
 from gpuguard.health import policy
 from gpuguard.health.state import Health, restore
+from gpuguard.jobs import activity, derive, verdict
 from gpuguard.model.events import Booted, Cursor
 from gpuguard.model.ids import BootId, EventId
 from gpuguard.model.instants import Instant
@@ -93,6 +94,9 @@ def sections() -> dict[str, type]:
         "supervise": supervise.Settings,
         "store": retention.Settings,
         "actuator": actuator_settings.Settings,
+        "jobs": derive.Settings,
+        "jobs.verdict": verdict.Settings,
+        "jobs.activity": activity.Settings,
         **plugins.sections("compat", plugins.shelf("gpuguard.compat")),
         **plugins.sections("detectors", plugins.shelf("gpuguard.detectors")),
         **plugins.sections("sources", plugins.shelf("gpuguard.sources")),
@@ -115,9 +119,15 @@ def assemble(path: Path | None = None, *, with_sources: bool = True) -> Parts:
         raise ConfigInvalid([f"[agent] sources: no source {name!r}; there are {known}" for name in missing])
     return Parts(
         config=config, agent=agent, policy=config.settings("policy"), loop=config.settings("loop"),
-        detectors=tuple(
-            module.build(config.settings(f"detectors.{name}"), RulesFolder(name))
-            for name, module in detector_modules.items()
+        detectors=(
+            derive.build(
+                config.settings("jobs"), config.settings("jobs.verdict"), config.settings("jobs.activity"),
+                RulesFolder("jobs"),
+            ),
+            *(
+                module.build(config.settings(f"detectors.{name}"), RulesFolder(name))
+                for name, module in detector_modules.items()
+            ),
         ),
         source_modules=source_modules,
     )  # fmt: skip

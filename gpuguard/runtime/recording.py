@@ -29,6 +29,7 @@ NVML = "nvml.json"
 RATES: tuple[Rate, ...] = ("fast", "medium", "slow")
 CONFIG_BYTES = 64  # of a PCI device: what any user may read
 LOG_BYTES = 8 * 1024 * 1024
+CHILDREN = 32  # of one process: the loaders of its data
 RECORD_BYTES = 8192  # the most that one read of /dev/kmsg gives
 # Files that are copied as they are but for names, below the root.
 PLAIN = (
@@ -39,7 +40,7 @@ PLAIN = (
     "sys/class/infiniband/*/ports/*/link_layer", "sys/class/infiniband/*/ports/*/counters/*",
     "sys/class/infiniband/*/ports/*/hw_counters/*", "sys/devices/system/edac/mc/mc*/ce_count",
     "sys/devices/system/edac/mc/mc*/ue_count", "sys/devices/system/node/node*/cpulist",
-    "sys/devices/system/node/node*/distance",
+    "sys/devices/system/node/node*/distance", "proc/pressure/io",
 )  # fmt: skip
 DEVICE_FILES = (
     "vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node", "local_cpulist",
@@ -257,26 +258,43 @@ def _copy_modules(root: Path, folder: Path, kept: Kept) -> None:
 
 def _copy_processes(root: Path, folder: Path, pids: Iterable[int], names: Redaction, kept: Kept) -> None:
     chosen = {str(pid) for pid in pids}
+    children: dict[str, list[str]] = {pid: [] for pid in chosen}
     for name in listed(root / "proc"):
         if name.isascii() and name.isdigit() and name not in chosen:
-            comm = _text(root / "proc" / name / "comm", None, root)
-            if comm is not None and comm.strip() in SERVICES:
+            stat = _text(root / "proc" / name / "stat", None, root) or ""
+            if stat[stat.find("(") + 1 : stat.rfind(")")] in SERVICES:
                 chosen.add(name)
+            children.get(stat[stat.rfind(")") + 4 :].partition(" ")[0], []).append(name)
+    for some in children.values():
+        chosen.update(some[:CHILDREN])
     for pid in sorted(chosen, key=int):
-        place, target = root / "proc" / pid, folder / "proc" / pid
-        stat = _text(place / "stat", None, root)
-        if stat is None:
-            continue  # it ended meanwhile
-        comm = stat[stat.find("(") + 1 : stat.rfind(")")]
-        instead = names.process(comm)
-        _write(target / "stat", f"{pid} ({instead}){stat[stat.rfind(')') + 1 :]}", kept)
-        _write(target / "comm", instead + "\n", kept)
-        if (status := _text(place / "status", None, root)) is not None:
-            _write(target / "status", _status(status, instead, names), kept)
-        if (groups := _text(place / "cgroup", None, root)) is not None:
-            lines = (line.split(":", 2) for line in groups.splitlines() if line.count(":") >= 2)
-            text = "".join(f"{number}:{kinds}:{names.group(path)}\n" for number, kinds, path in lines)
-            _write(target / "cgroup", text, kept)
+        _copy_process(root, folder, pid, names, kept)
+
+
+def _copy_process(root: Path, folder: Path, pid: str, names: Redaction, kept: Kept) -> None:
+    """What is read of one process, but for its environment: nothing of that may be known."""
+    place, target = root / "proc" / pid, folder / "proc" / pid
+    stat = _text(place / "stat", None, root)
+    if stat is None:
+        return  # it ended meanwhile
+    comm = stat[stat.find("(") + 1 : stat.rfind(")")]
+    instead = names.process(comm)
+    _write(target / "stat", f"{pid} ({instead}){stat[stat.rfind(')') + 1 :]}", kept)
+    _write(target / "comm", instead + "\n", kept)
+    if (status := _text(place / "status", None, root)) is not None:
+        _write(target / "status", _status(status, instead, names), kept)
+    for name in ("wchan", "io"):  # functions of the kernel, and numbers
+        if (text := _text(place / name, None, root)) is not None:
+            _write(target / name, text, kept)
+    if (groups := _text(place / "cgroup", None, root)) is None:
+        return
+    lines = [line.split(":", 2) for line in groups.splitlines() if line.count(":") >= 2]
+    _write(target / "cgroup", "".join(f"{number}:{kinds}:{names.group(path)}\n" for number, kinds, path in lines), kept)
+    for number, _, path in lines:
+        if number == "0" and path != "/" and ".." not in path.split("/"):
+            pressure = _text(root / f"sys/fs/cgroup{path}/io.pressure", None, root)
+            if pressure is not None:
+                _write(folder / f"sys/fs/cgroup{names.group(path)}/io.pressure", pressure, kept)
 
 
 def _status(text: str, comm: str, names: Redaction) -> str:

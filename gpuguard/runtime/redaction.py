@@ -11,6 +11,8 @@ import secrets
 from collections.abc import Iterable
 from typing import Any
 
+from gpuguard.sweeping.owners import NO_JOB
+
 # Services that a recorded machine is judged by, as the kernel cuts their names off.
 SERVICES = frozenset({
     "nv-fabricmanage", "nvidia-persiste", "nvidia-imex", "nv-hostengine", "nvidia-smi", "nvlsm", "kthreadd",
@@ -18,10 +20,24 @@ SERVICES = frozenset({
 })  # fmt: skip
 # Parts of a control group's path that say nothing of who runs there.
 _PLAIN_GROUP = re.compile(
-    r"(system|user|machine|kubepods|kubelet)[a-z-]*\.slice|slurmstepd\.scope|slurm|user|init\.scope|"
-    r"(job|step|task|uid)_\d+|nvidia-[a-z]+\.service",
+    r"(system|user|machine|app)\.slice|(kubepods|kubelet)[a-z-]*\.slice|slurmstepd\.scope|slurm|user|init\.scope|"
+    r"container|docker|kubepods|kubelet|burstable|besteffort|system|nvidia-[a-z]+\.service|job_\d+|"
+    r"step_(\d+(\+\d+)?|batch|extern|interactive)|task_(\d+|special)",
     re.ASCII,
 )
+# Those that name a user by number, or a pod or a container by an id, keep their form: without it nobody could tell
+# whose the process is.
+_USER_GROUP = re.compile(r"user-\d+\.slice|user@\d+\.service|uid_\d+", re.ASCII)
+_POD_ID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
+_CONTAINER_ID = r"[0-9a-f]{64}"
+_ID_GROUP = re.compile(
+    rf"(?:(?:[a-z]+-)*pod(?:{_POD_ID})(?:\.slice)?(?::[a-z-]+:{_CONTAINER_ID})?|"
+    rf"(?:(?:docker|libpod|nerdctl|cri-containerd|containerd|crio)-(?:conmon-)?)?{_CONTAINER_ID}(?:\.scope)?)",
+    re.ASCII,
+)
+_GROUP_ID = re.compile(rf"{_CONTAINER_ID}|(?<=pod)(?:{_POD_ID})", re.ASCII)
+_SLURM_OF_NODE = re.compile(r".+_slurmstepd\.scope")
+_UNIT = re.compile(r"(gpuguard-job-|app-|tmux-spawn-|vte-spawn-)?.*(\.(?:service|scope|slice))")
 _UUID = re.compile(r"\b(GPU|MIG)-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b", re.IGNORECASE | re.ASCII)
 _OLD_MIG = re.compile(r"\bMIG-GPU-([0-9a-f-]{36})", re.ASCII)
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b", re.ASCII)
@@ -85,11 +101,24 @@ class Redaction:
         return "/".join(self._group_part(part) for part in old.split("/"))
 
     def _group_part(self, part: str) -> str:
-        if not part:
+        if _USER_GROUP.fullmatch(part):
+            return _NUMBER.sub(lambda match: self.user(match[0]), part)
+        if not part or _PLAIN_GROUP.fullmatch(part):
             return part
-        if _PLAIN_GROUP.fullmatch(part):
-            return _NUMBER.sub(lambda match: self.user(match[0]), part) if part.startswith("uid_") else part
-        return self._groups.setdefault(part, f"group-{len(self._groups) + 1}")
+        if _ID_GROUP.fullmatch(part):
+            return _GROUP_ID.sub(self._group_id, part)
+        if _SLURM_OF_NODE.fullmatch(part):
+            return "gpu-node_slurmstepd.scope"
+        if NO_JOB.fullmatch(part) and "@" not in part:
+            return part  # a service that every such node has
+        unit = _UNIT.fullmatch(part)
+        before, after = (unit[1] or "", unit[2]) if unit else ("", "")
+        return self._groups.setdefault(part, f"{before}group-{len(self._groups) + 1}{after}")
+
+    def _group_id(self, match: "re.Match[str]") -> str:
+        """Another id with as many digits and the same strokes between them."""
+        digits = iter(self._digest(match[0].replace("_", "-")).hex())
+        return "".join(next(digits) if char not in "-_" else char for char in match[0])
 
     def text(self, old: str) -> str:
         """A line or a whole file with every such name replaced."""

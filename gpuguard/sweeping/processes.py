@@ -23,7 +23,7 @@ _NOT_SHOWN = re.compile(r"[^\x21-\x7e]")
 class Process(NamedTuple):
     """One process as the kernel lists it. `state` is its letter, D for a sleep that no signal ends, Z for a zombie.
 
-    Units   started: ticks since boot; cpu: ticks in user and kernel mode
+    Units   started: ticks since boot; cpu: ticks in user and kernel mode; reaped: the same of its children that ended
     """
 
     pid: int
@@ -33,6 +33,7 @@ class Process(NamedTuple):
     started: int
     cpu: int
     threads: int
+    reaped: int
 
 
 def parse_stat(text: bytes) -> Process | None:
@@ -48,6 +49,7 @@ def parse_stat(text: bytes) -> Process | None:
         return Process(
             int(text[:begin]), _NOT_SHOWN.sub("?", text[begin + 1 : end].decode("utf-8", "replace")),
             chr(rest[0][0]), int(rest[1]), int(rest[19]), int(rest[11]) + int(rest[12]), int(rest[17]),
+            int(rest[13]) + int(rest[14]),
         )  # fmt: skip
     except ValueError:
         return None

@@ -13,8 +13,10 @@ import pytest
 from gpuguard import cli
 from gpuguard.commands import record as commands_record
 from gpuguard.errors import GpuguardError
-from gpuguard.model.ids import SubjectId
-from gpuguard.model.readings import Rate
+from gpuguard.model.events import Sweep
+from gpuguard.model.ids import EventId, SubjectId
+from gpuguard.model.jobs import keeper_of
+from gpuguard.model.readings import Rate, Values
 from gpuguard.runtime import recording
 from gpuguard.runtime.clock import ManualClock
 from gpuguard.runtime.recording import Kept, Pace, ask_nvml, copy_host, write_nvml, write_origin
@@ -23,9 +25,14 @@ from gpuguard.sources.nvml.library import UNKNOWN, NvmlError
 from gpuguard.sources.nvml.noted import Noted
 from gpuguard.sources.nvml.played import Player, load
 from gpuguard.sources.nvml.reader import Reader, Rows
+from gpuguard.sources.tasks import Settings as TaskSettings
+from gpuguard.sources.tasks import Tasks
 from gpuguard.sources.topology import LEARNED, Settings, Wiring
+from gpuguard.sweeping.owners import owner_of
 from tests.support.machines import NAMES, machine
-from tests.support.trees import link, pci_bridge, pci_function, put
+from tests.support.trees import link, pci_bridge, pci_function, process, put
+
+CGROUPS = Path(__file__).resolve().parents[3] / "fixtures" / "cgroups"
 
 
 class Time:
@@ -214,9 +221,52 @@ def test_groups_keep_their_shape() -> None:
     assert names.group("/system.slice/slurmstepd.scope/job_81/step_0/user/task_3") == (
         "/system.slice/slurmstepd.scope/job_81/step_0/user/task_3"
     )
-    assert names.group("/user.slice/user-1000.slice/alice.scope") == "/user.slice/group-1/group-2"
+    assert names.group("/user.slice/user-1000.slice/alice.scope") == "/user.slice/user-20001.slice/group-1.scope"
     slurm = "/slurm"
     assert names.group(f"{slurm}/uid_1000/job_5") == f"{slurm}/uid_20001/job_5"
+    assert names.group("/system.slice/node17_slurmstepd.scope/job_alice") == (
+        "/system.slice/gpu-node_slurmstepd.scope/group-2"
+    )
+
+
+@pytest.mark.parametrize("path", sorted(CGROUPS.glob("*.txt")), ids=lambda path: str(path.stem))
+def test_groups_still_tell_who_keeps_the_job(path: Path) -> None:
+    names, text = Redaction((), seed="x"), path.read_text()
+    lines = [line.split(":", 2) for line in text.removesuffix("\n").replace(" (deleted)", "").split("\n")]
+    told = owner_of("\n".join(f"{number}:{kinds}:{names.group(group)}" for number, kinds, group in lines))
+    was = owner_of(text)
+    assert keeper_of(told.job or "") == keeper_of(was.job or "")
+    assert bool(told.part) == bool(was.part)
+    for word in re.findall(r"[0-9a-f]{64}|20417|4711|train|gpu-node-7", text):
+        assert word not in str(told)
+
+
+def test_what_tasks_do_is_recorded_but_for_their_environment(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(machine("h100x8"), tmp_path / "first"))
+    group = "sys/fs/cgroup/system.slice/slurmstepd.scope/job_8123/step_0/user/task_0/io.pressure"
+    put(root, {
+        "proc/49306/environ": "SECRET=hunter2", "proc/49306/io": "rchar: 5\nwchar: 6", "proc/49306/wchan": "0",
+        group: "full avg10=0.00 avg60=0.00 avg300=0.00 total=2000000",
+    })  # fmt: skip
+    process(root, 50001, "pt_data_worker", parent=49306)
+    process(root, 50002, "sh", parent=50001)
+    record(root, tmp_path / "second")
+    rows = []
+    for folder in (root, tmp_path / "second"):
+        clock = ManualClock()
+        tasks = Tasks(TaskSettings(), folder)
+        values: dict[SubjectId, Values] = {SubjectId("rank:slurm/8123/0"): {"rank_pid": 49306}}
+        tasks.name(Sweep(id=EventId("x"), at=clock.now(), source="h", rate="fast", valid_for=9.0, rows=values))
+        rows.append(tasks.sweep(clock.now())[SubjectId("task:49306")])
+    first, second = rows
+    assert first["task_children"] == second["task_children"] == 1
+    assert {column for column in first if first[column] != second.get(column)} == {"task_name", "task_uid"}
+    assert not (tmp_path / "second/proc/50002").exists()
+    assert not any(
+        "hunter2" in path.read_text(errors="replace")
+        for path in (tmp_path / "second/proc").rglob("*")
+        if path.is_file()
+    )
 
 
 def test_without_a_seed_no_two_recordings_agree() -> None:

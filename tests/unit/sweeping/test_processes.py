@@ -21,7 +21,7 @@ from tests.support.trees import host, process
 )  # fmt: skip
 def test_names_may_hold_anything(tmp_path: Path, comm: bytes, shown: str) -> None:
     text = (process(tmp_path, 41, comm, "D", parent=7, started=99, cpu=3) / "stat").read_bytes()
-    assert parse_stat(text) == Process(41, shown, "D", 7, 99, 3, 1)
+    assert parse_stat(text) == Process(41, shown, "D", 7, 99, 3, 1, 0)
     assert state_of(text) == "D"
     assert comm_of(text) == comm
 

@@ -1,0 +1,355 @@
+"""Concludes what runs on this node and whether it gets on: rows of jobs, ranks, GPUs and processes, from all others.
+
+Theory. What is measured comes in pieces, each at its own pace: ranks tell of progress every second, GPUs are looked at
+every five, processes every ten, schedulers twice a minute. Each piece is folded into memory as it comes. Every few
+seconds a view of each job is put together from what is remembered, judged, and told as rows, which checks then judge as
+they do any other row. Of what is not known nothing is told.
+
+A job is here while a rank of it tells of progress, while one of its processes holds a GPU, or while its scheduler has
+it on GPUs of this node. It is over when its scheduler says so, when all its ranks are done or gone, or when nothing was
+seen of it for a while; then that is told for some minutes, so that what stood on it can be taken back, and it is
+forgotten. When it starts anew everything that was learned is dropped.
+
+After a restart of the agent a rank is remembered as it was, and its silence goes on, only where its process can be seen
+to live: what happened meanwhile nobody knows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gpuguard.jobs import activity, patrol, ranks, roll, verdict
+from gpuguard.jobs.activity import Activity
+from gpuguard.jobs.holdings import Holdings
+from gpuguard.jobs.limits import Limit, Phases, parse_phases
+from gpuguard.jobs.ranks import RankState
+from gpuguard.jobs.seen import Rows, Seen, pid_of
+from gpuguard.jobs.tasks import TaskState
+from gpuguard.jobs.views import GpuView, JobView, RankView, TaskView
+from gpuguard.model.ids import NODE, BootId, JobId, SubjectId, job, rank
+from gpuguard.model.instants import Instant, seconds_between
+from gpuguard.model.jobs import CONCLUDED
+from gpuguard.model.readings import Row, SubjectKind, Values
+from gpuguard.model.units import Seconds
+from gpuguard.ports import Rules
+
+SWEPT = frozenset({"rank_progress_seconds", "task_state", "utilization_ratio", "process_count", "job_alive"})
+WORKED = 0.05  # mean activity above which a GPU counts as used at all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How often is concluded, and when a job is over. Units: seconds."""
+
+    every: Seconds = Seconds(2.0)  # a view of each job is put together this often
+    unseen: Seconds = Seconds(120.0)  # a job of which nothing was seen for so long is over; sources look twice a minute
+    linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
+    unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
+    most: int = 256  # jobs that are remembered; what is more is left out, the newest first
+    # More names of programs or units that may be on a GPU without a job, besides NVIDIA's own and the screen's.
+    services: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if min(self.every, self.unseen, self.linger, self.unheard) <= 0 or self.most < 1:
+            raise ValueError("every, unseen, linger, unheard and most must be above 0")
+
+
+class JobMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """One job: when it was seen first and last, after which start, of how many ranks, what its phases take, and its
+    ranks by number. `ended` is when it was found to be over."""
+
+    seen: Instant
+    last: Instant
+    restart: int = 0
+    world: int | None = None
+    limits: dict[str, Limit] = {}
+    ranks: dict[int, RankState] = {}
+    heard: dict[int, Instant] = {}
+    ended: Instant | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is remembered: jobs by name, GPUs by subject, processes by pid, and who held what memory.
+
+    `concluded` is when rows were told last; `sees_all` the boot in which a process that the driver lists was seen here.
+    """
+
+    jobs: dict[str, JobMemory] = {}
+    gpus: dict[str, Activity] = {}
+    tasks: dict[int, TaskState] = {}
+    holdings: Holdings = Holdings()
+    concluded: Instant | None = None
+    sees_all: BootId | None = None
+
+
+class Jobs:
+    """The deriver of jobs."""
+
+    name = "jobs"
+    of: tuple[SubjectKind, ...] = ("node", "gpu", "process", "task", "rank", "job")
+    reads = tuple(sorted(SWEPT))
+    yields = tuple(quantity.name for quantity in CONCLUDED)
+    valid_for = 180.0
+    memory: type = Memory
+
+    def __init__(
+        self, settings: Settings, judging: verdict.Settings, watching: activity.Settings, phases: Phases
+    ) -> None:
+        self._settings, self._judging, self._watching, self._phases = settings, judging, watching, phases
+
+    def start(self) -> Memory:
+        return Memory()
+
+    def derive(
+        self, memory: Memory, rows: Rows, at: Instant, brought: frozenset[str]
+    ) -> tuple[Memory, Mapping[SubjectId, Values]]:
+        seen = Seen(rows)
+        if "task_state" in brought:
+            memory = msgspec.structs.replace(memory, tasks=_tasks(memory.tasks, seen))
+        if "process_count" in brought:
+            memory = msgspec.structs.replace(memory, holdings=memory.holdings.seen(rows, at))
+        if "utilization_ratio" in brought:
+            memory = msgspec.structs.replace(memory, gpus=self._gpus(memory.gpus, seen, at))
+        jobs = self._jobs(memory.jobs, seen, at, told="rank_progress_seconds" in brought)
+        age = None if memory.concluded is None else seconds_between(memory.concluded, at)
+        if age is not None and 0 <= age < self._settings.every:
+            return msgspec.structs.replace(memory, jobs=jobs), {}
+        sees_all = at.boot if seen.sees_all() else memory.sees_all
+        memory = msgspec.structs.replace(memory, jobs=jobs, concluded=at, sees_all=sees_all)
+        return memory, self._conclude(memory, seen, at)
+
+    # --- folding -----------------------------------------------------------------------------------------------------
+
+    def _gpus(self, known: Mapping[str, Activity], seen: Seen, at: Instant) -> dict[str, Activity]:
+        return {
+            name: known.get(name, Activity()).of(",".join(seen.jobs_on(name))).seen(row, at, self._watching)
+            for name, row in seen.gpus.items()
+        }  # fmt: skip
+
+    def _jobs(self, known: Mapping[str, JobMemory], seen: Seen, at: Instant, *, told: bool) -> dict[str, JobMemory]:
+        jobs = dict(known)
+        for name in seen.live_jobs():
+            held = jobs.get(name)
+            jobs[name] = (
+                JobMemory(seen=at, last=at) if held is None else msgspec.structs.replace(held, last=at)
+            )  # fmt: skip
+        if told:
+            for name, of_job in seen.ranks.items():
+                if name in jobs:
+                    jobs[name] = self._told(jobs[name], of_job, at)
+        aged = {name: self._aged(name, held, seen, at) for name, held in jobs.items()}
+        jobs = {
+            name: held for name, held in aged.items()
+            if held.ended is None or (seconds_between(held.ended, at) or 0.0) <= self._settings.linger
+        }  # fmt: skip
+        if len(jobs) > self._settings.most:
+            kept = sorted(jobs.items(), key=lambda item: item[1].seen.mono)[: self._settings.most]
+            jobs = dict(kept)
+        return jobs
+
+    def _told(self, held: JobMemory, of_job: Mapping[int, Row], at: Instant) -> JobMemory:
+        """The job with what its ranks tell; one that starts anew has no past."""
+        start = max((int(row.number("rank_restart") or 0) for row in of_job.values()), default=held.restart)
+        world = max((int(row.number("rank_world") or 0) for row in of_job.values()), default=0) or held.world
+        if start > held.restart or (held.world is not None and world != held.world):
+            held = JobMemory(seen=held.seen, last=at, restart=start)
+        known, learned, heard = dict(held.ranks), dict(held.limits), dict(held.heard)
+        for number, row in of_job.items():
+            if int(row.number("rank_restart") or 0) < held.restart:
+                continue
+            state = known.get(number)
+            if state is None or not ranks.same(state, row):
+                if row.number("rank_gone") == 1:
+                    continue  # it ended before anybody knew of it
+                known[number] = ranks.first_seen(number, row)
+                learned = learned if state is None else {}
+            else:
+                known[number], gaps = ranks.told(state, row)
+                for gap in gaps:
+                    phase = gap.phase or verdict.STEP
+                    limit = learned.get(phase, Limit())
+                    if gap.seconds < limit.seconds(self._phases.of(phase), self._phases.samples):
+                        learned[phase] = limit.learned(gap.seconds, gap.times)
+            heard[number] = at
+        return msgspec.structs.replace(held, world=world, restart=start, ranks=known, limits=learned, heard=heard)
+
+    def _aged(self, name: str, held: JobMemory, seen: Seen, at: Instant) -> JobMemory:
+        """The job less ranks that nobody tells of, and over where it is."""
+        lost = [
+            number for number, state in held.ranks.items()
+            if number not in seen.ranks.get(name, {}) and not seen.lives(state.pid)
+            and (seconds_between(held.heard.get(number, held.seen), at) or 0.0) > self._settings.unheard
+        ]  # fmt: skip
+        if lost:
+            left = {number: state for number, state in held.ranks.items() if number not in lost}
+            heard = {number: since for number, since in held.heard.items() if number not in lost}
+            held = msgspec.structs.replace(held, ranks=left, heard=heard)
+        alive = seen.alive(name)
+        finished = bool(held.ranks) and all(state.done or state.gone for state in held.ranks.values())
+        unseen = (seconds_between(held.last, at) or 0.0) > self._settings.unseen
+        over = alive is False or (alive is not True and ((finished and not seen.holds_gpus(name)) or unseen))
+        if over == (held.ended is not None):
+            return held
+        return msgspec.structs.replace(held, ended=at if over else None)
+
+    # --- concluding --------------------------------------------------------------------------------------------------
+
+    def _conclude(self, memory: Memory, seen: Seen, at: Instant) -> dict[SubjectId, Values]:
+        found: dict[SubjectId, Values] = {}
+        here = known = 0
+        for name, held in memory.jobs.items():
+            if held.ended is not None:
+                # How it ended is judged from what its ranks said last.
+                found[job(JobId(name))] = {"job_ended": 1, **_said(name, seen)}
+                continue
+            view = self._view(name, held, memory, seen, at)
+            here += 1
+            known += bool(view.ranks)
+            found[job(JobId(name))] = self._job(name, held, view, memory, seen, at)
+            for one in view.ranks:
+                found[rank(JobId(name), one.number)] = {
+                    "rank_limit_seconds": one.limit, "rank_behind_steps": one.behind,
+                    **({"rank_gpu": one.gpu} if one.gpu is not None else {}),
+                }  # fmt: skip
+        found.update(self._on_gpus(seen, memory, at))
+        node: Values = {"jobs_here": here}
+        if here:
+            node["progress_known_ratio"] = known / here
+        found[NODE] = node
+        return found
+
+    def _view(self, name: str, held: JobMemory, memory: Memory, seen: Seen, at: Instant) -> JobView:
+        front = max((state.step for state in held.ranks.values() if state.step is not None), default=0)
+        of_job = tuple(
+            self._rank(state, held, front, memory, seen, name, at) for _, state in sorted(held.ranks.items())
+        )
+        pids = {pid for pid, owner in seen.owners.items() if owner == name}
+        pids |= {one.pid for one in of_job if one.pid is not None}
+        nodes = seen.number(name, "job_nodes")
+        elsewhere = (held.world is not None and held.world > len(held.ranks) and bool(held.ranks)) or (nodes or 1) > 1
+        gpus = tuple(self._gpu(one, memory, at) for one in seen.gpus_of(name))
+        world = held.world if held.world is not None or nodes != 1 else len(gpus)
+        return JobView(
+            job=JobId(name), seen=max(0.0, seconds_between(held.seen, at) or 0.0), world=world, elsewhere=elsewhere,
+            ranks=of_job, gpus=gpus, tasks=tuple(_task(pid, memory, at) for pid in sorted(pids) if pid in memory.tasks),
+        )  # fmt: skip
+
+    def _rank(
+        self, state: RankState, held: JobMemory, front: int, memory: Memory, seen: Seen, name: str, at: Instant
+    ) -> RankView:
+        phase = state.phase or verdict.STEP
+        limit = held.limits.get(phase, Limit())
+        row = seen.ranks.get(name, {}).get(state.number)
+        enqueued = row.number("flight_enqueued") if row is not None else None
+        on = seen.gpu_of(state.pid)
+        slower = state.pace / state.usual if state.pace is not None and state.usual else None
+        return RankView(
+            number=state.number, pid=state.pid, step=state.step, phase=state.phase, silent=state.silent(at),
+            limit=limit.seconds(self._phases.of(phase), self._phases.samples),
+            learned=limit.total >= self._phases.samples,
+            behind=max(0, front - state.step) if state.step is not None else 0, slower=slower, done=state.done,
+            gone=state.gone, started=state.started, gpu=on,
+            task=_task(state.pid, memory, at) if state.pid in memory.tasks and state.pid is not None else None,
+            collective=None if enqueued is None else int(enqueued),
+            waits_in=(row.text("flight_waits_in") or "") if row is not None else "",
+        )  # fmt: skip
+
+    def _gpu(self, name: SubjectId, memory: Memory, at: Instant) -> GpuView:
+        known = memory.gpus.get(name)
+        return GpuView(gpu=name) if known is None else known.view(name, at, self._watching)
+
+    def _job(self, name: str, held: JobMemory, view: JobView, memory: Memory, seen: Seen, at: Instant) -> Values:
+        values: Values = {"job_ended": 0, "job_seen_seconds": view.seen}
+        if view.world is not None:
+            values["job_world"] = view.world
+        if view.ranks:
+            values |= _said(name, seen)
+            values |= _progress(view.ranks)
+            flat = [
+                state.step - state.loss_since for state in held.ranks.values()
+                if state.loss is not None and state.step is not None and state.loss_since is not None
+            ]  # fmt: skip
+            if flat:
+                values["job_loss_flat_steps"] = min(flat)
+        values |= self._usage(name, view, memory, seen)
+        judged = verdict.judge(view, self._judging)
+        values |= {
+            "job_verdict": judged.verdict or "", "job_confidence": judged.confidence, "job_why": judged.why,
+            "job_signals_for": "; ".join(judged.speaks_for), "job_signals_against": "; ".join(judged.against),
+        }  # fmt: skip
+        if judged.rank is not None:
+            values["job_culprit_rank"] = judged.rank
+        if judged.gpu is not None:
+            values["job_culprit_gpu"] = judged.gpu
+        return values
+
+    def _usage(self, name: str, view: JobView, memory: Memory, seen: Seen) -> Values:
+        values: Values = {"job_gpus": ",".join(one.gpu for one in view.gpus), "job_gpus_held": len(view.gpus)}
+        known = [one.activity for one in view.gpus if one.activity is not None]
+        if known and len(known) == len(view.gpus):
+            values["job_gpu_activity_ratio"] = sum(known) / len(known)
+            values["job_gpus_working"] = sum(mean > WORKED for mean in known)
+        held = seen.held_by(name)
+        if held is not None:
+            values["job_gpu_memory_bytes"] = held
+        peaks = [
+            (one.peak, one.memory) for gpu_view in view.gpus
+            if (one := memory.gpus.get(gpu_view.gpu)) is not None and one.peak is not None and one.memory
+        ]  # fmt: skip
+        if peaks and len(peaks) == len(view.gpus):
+            values["job_gpu_memory_peak_bytes"] = max(peak for peak, _ in peaks)
+            values["job_gpu_memory_peak_ratio"] = min(1.0, max(peak / whole for peak, whole in peaks))
+        return values
+
+    def _on_gpus(self, seen: Seen, memory: Memory, at: Instant) -> dict[SubjectId, Values]:
+        found: dict[SubjectId, Values] = {}
+        alive, given, sees_all = seen.alive_jobs(), seen.given(), memory.sees_all == at.boot
+        for name, row in seen.gpus.items():
+            found[name] = patrol.gpu_columns(
+                row.values, seen.on(name), alive, given, scheduler_known=seen.schedules, sees_all=sees_all,
+                services=self._settings.services,
+            )  # fmt: skip
+        for name in seen.processes:
+            owner = seen.owners.get(pid_of(name))
+            found[name] = {"process_job": owner} if owner is not None else {}
+        for name, columns in memory.holdings.values(at):
+            found[name] = {**found.get(name, {}), **columns}
+        return found
+
+
+def build(
+    settings: Settings, judging: verdict.Settings, watching: activity.Settings, rules: Rules
+) -> Jobs:  # fmt: skip
+    """The deriver, with the phases of `rules/jobs/phases.toml`.
+
+    Raises  ConfigInvalid when that table is wrong
+    """
+    return Jobs(settings, judging, watching, parse_phases(rules.texts("jobs")["phases"]))
+
+
+def _tasks(known: Mapping[int, TaskState], seen: Seen) -> dict[int, TaskState]:
+    """What each process does; those of which nobody tells any more are forgotten."""
+    return {pid: known.get(pid, TaskState()).seen(row, row.at) for pid, row in seen.tasks.items()}
+
+
+def _task(pid: int, memory: Memory, at: Instant) -> TaskView:
+    return memory.tasks[pid].view(at)
+
+
+def _said(name: str, seen: Seen) -> Values:
+    """What its ranks say of themselves."""
+    return roll.roll_call({number: row.values for number, row in seen.ranks.get(name, {}).items()})
+
+
+def _progress(of_job: Sequence[RankView]) -> Values:
+    """What is told of the job's progress: that of the rank which is nearest to its limit, or farthest beyond it."""
+    left = [one for one in of_job if not (one.done or one.gone)] or list(of_job)
+    judged = max(left, key=lambda one: (one.silent or 0.0) / max(one.limit, 1.0))
+    steps = [one.step for one in of_job if one.step is not None]
+    return {
+        "job_ranks": len(of_job), "job_phase": judged.phase or verdict.STEP,
+        **({"job_step": min(steps)} if steps else {}), "job_judged_rank": judged.number,
+        "job_progress_seconds": judged.silent,
+        "job_progress_limit_seconds": judged.limit,
+    }  # fmt: skip

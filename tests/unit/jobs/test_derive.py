@@ -1,0 +1,260 @@
+"""What is concluded of the jobs on a node."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from gpuguard.health.board import Board
+from gpuguard.jobs.derive import Jobs, Memory
+from gpuguard.model.events import Sweep
+from gpuguard.model.ids import NODE, BootId, EventId, JobId, PciAddress, SubjectId, gpu, job, rank, task
+from gpuguard.model.instants import Instant
+from gpuguard.model.readings import Readings, Values
+from tests.support.stories import shipped_detectors
+
+SEVEN = JobId("slurm/7")
+
+
+def card(number: int) -> SubjectId:
+    return gpu(PciAddress(f"0000:{number:02x}:00.0"))
+
+
+class Node:
+    """A node to which sweeps come; what is concluded is remembered as the core does."""
+
+    def __init__(self, **changed: Any) -> None:
+        (self.jobs,) = [one for one in shipped_detectors() if isinstance(one, Jobs)]
+        self.memory = self.jobs.start()
+        self.readings: Readings = {}
+        self.now = 1000.0
+        self.told: Mapping[SubjectId, Values] = {}
+
+    def sweep(self, rows: Mapping[SubjectId, Values], after: float = 0.0, valid_for: float = 60.0) -> None:
+        self.now += after
+        at = Instant(boot=BootId("A"), mono=self.now, utc=1e9 + self.now)
+        event = Sweep(id=EventId("x"), at=at, source="test", rate="fast", valid_for=valid_for, rows=dict(rows))
+        board = Board(self.readings)
+        board.age(at)
+        board.take(next(iter(rows)).partition(":")[0], "fast", valid_for, rows, event)
+        brought = frozenset[str]().union(*rows.values())
+        self.memory, told = self.jobs.derive(self.memory, board.of(self.jobs.of, event), at, brought)
+        self.told = told or self.told
+        self.readings = board.readings
+
+    def beat(
+        self, step: int, *, after: float = 2.0, world: int = 2, ranks: Iterable[int] = (0, 1), **more: Any
+    ) -> None:
+        """Ranks tell that they are at this step; `more` are columns without their `rank_`."""
+        told = {"world": world, "restart": 0, "phase": "step", "phase_seconds": 1.0, "progress_seconds": 0.0,
+                "via": "library", "done": 0, "gone": 0, **more}  # fmt: skip
+        named = {f"rank_{name}": value for name, value in told.items()}
+        self.sweep(
+            {
+                rank(SEVEN, n): {"rank_job": SEVEN, "rank_number": n, "rank_pid": 100 + n, "rank_step": step, **named}
+                for n in ranks
+            },
+            after, valid_for=3.0,
+        )  # fmt: skip
+
+    def tasks(self, *pids: int, owner: str | None = SEVEN, **more: Any) -> None:
+        self.sweep(
+            {
+                task(pid): {"task_job": owner, "task_state": "S", "task_name": "python3", "task_gone": 0,
+                            "task_started_seconds": 5.0, **more}
+                for pid in pids
+            },
+            2.0,
+        )  # fmt: skip
+
+    def on_gpus(self, *pids: int, bytes_: float = 1e9) -> None:
+        """Each process holds the GPU of its place."""
+        rows: dict[SubjectId, Values] = {card(n): {"process_count": 1, "gpu_index": n} for n in range(2)}
+        for n, pid in enumerate(pids):
+            name = f"process:{card(n).partition(':')[2]}/{pid}"
+            rows[SubjectId(name)] = {
+                "process_memory_bytes": bytes_,
+                "process_kind": "compute",
+                "process_name": "python3",
+            }
+        self.sweep(rows, 2.0)
+
+    def slurm(self, **more: Any) -> None:
+        self.sweep({job(SEVEN): {"job_alive": 1, "job_gpus_asked": 2, "job_gpus_given": "0-1", **more},
+                    NODE: {"scheduler_jobs_known": 1}}, 2.0)  # fmt: skip
+
+    def of_job(self) -> Values:
+        return dict(self.told.get(job(SEVEN), {}))
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_a_job_is_known_by_its_ranks(node: Node) -> None:
+    for step in range(5):
+        node.beat(step)
+    told = node.of_job()
+    assert (told["job_ranks"], told["job_world"], told["job_step"], told["job_phase"]) == (2, 2, 4, "step")
+    assert told["job_progress_seconds"] == 0.0
+    assert told["job_progress_limit_seconds"] == 600.0, "nothing is learned yet"
+    assert told["job_verdict"] == ""
+    assert node.told[rank(SEVEN, 1)]["rank_limit_seconds"] == 600.0
+    assert node.told[NODE] == {"jobs_here": 1, "progress_known_ratio": 1.0}
+
+
+def test_the_limit_is_learned_and_the_hang_found(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    assert node.of_job()["job_progress_limit_seconds"] == 30.0
+    for waited in range(2, 42, 2):
+        node.beat(29, progress_seconds=float(waited))
+    told = node.of_job()
+    assert (told["job_verdict"], told["job_judged_rank"]) == ("hung", 0)
+    assert told["job_progress_seconds"] == 40.0
+    before = node.of_job()["job_progress_limit_seconds"]
+    node.beat(30)
+    assert node.of_job()["job_verdict"] == ""
+    node.beat(31)
+    assert node.of_job()["job_progress_limit_seconds"] == before, "nothing is learned from a stall"
+
+
+def test_a_source_that_goes_away_makes_nobody_progress(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    node.on_gpus(100, 101)
+    for _ in range(30):
+        node.tasks(100, 101, task_cpu_seconds_total=1.0, task_switches_total=5, task_children=0)
+    told = node.of_job()
+    assert told["job_verdict"] == "hung"
+    assert float(str(told["job_progress_seconds"])) > 50.0
+
+
+def test_a_rank_of_which_nobody_tells_and_that_nobody_sees_is_forgotten(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    for _ in range(40):
+        node.sweep({card(0): {"utilization_ratio": 0.0}}, 2.0)
+    assert node.of_job().get("job_verdict", "") == ""
+    assert "job_ranks" not in node.of_job()
+
+
+def test_everything_is_dropped_when_the_job_starts_anew(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    node.beat(0, restart=1, phase="start")
+    told = node.of_job()
+    assert told["job_progress_limit_seconds"] == 3600.0
+    node.beat(1, restart=1)
+    assert node.of_job()["job_progress_limit_seconds"] == 600.0
+
+
+def test_another_number_of_ranks_is_another_job(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    for step in range(30, 33):
+        node.beat(step, world=3, ranks=(0, 1, 2))
+    assert node.of_job()["job_progress_limit_seconds"] == 600.0
+
+
+def test_what_an_old_process_left_behind_says_nothing(node: Node) -> None:
+    node.beat(5, restart=1)
+    node.beat(99, restart=0, progress_seconds=900.0)
+    assert node.of_job()["job_step"] == 5
+
+
+def test_whose_gpu_it_is(node: Node) -> None:
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    assert node.told[card(0)]["gpu_job"] == SEVEN
+    told = node.of_job()
+    assert (told["job_gpus"], told["job_gpus_held"]) == (f"{card(0)},{card(1)}", 2)
+    assert told["job_gpu_memory_bytes"] == 2e9
+    assert node.told[SubjectId("process:0000:00:00.0/100")]["process_job"] == SEVEN
+    assert node.told[NODE]["progress_known_ratio"] == 0.0
+
+
+def test_a_rank_is_on_the_gpu_that_its_process_holds(node: Node) -> None:
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    node.beat(1)
+    assert node.told[rank(SEVEN, 1)]["rank_gpu"] == card(1)
+
+
+def test_a_process_outside_of_any_keeper_belongs_to_the_job_that_its_rank_names(node: Node) -> None:
+    node.beat(1)
+    node.tasks(100, 101, owner="")
+    node.on_gpus(100, 101)
+    node.beat(2)
+    assert node.told[card(1)]["gpu_job"] == SEVEN
+
+
+def test_of_a_process_of_which_nothing_is_known_nothing_is_said(node: Node) -> None:
+    node.on_gpus(100, 101)
+    assert node.told[card(0)]["gpu_job"] is None
+    assert job(SEVEN) not in node.told
+
+
+def test_a_job_that_its_scheduler_has_is_here_before_it_does_anything(node: Node) -> None:
+    node.slurm()
+    assert node.of_job()["job_gpus_held"] == 0
+    node.slurm(job_alive=0)
+    assert node.of_job() == {"job_ended": 1}
+
+
+def test_a_job_whose_ranks_are_done_is_over_and_then_forgotten(node: Node) -> None:
+    for step in range(3):
+        node.beat(step)
+    node.beat(3, done=1, gone=1)
+    node.beat(3, done=1, gone=1)
+    assert (node.of_job()["job_ended"], node.of_job()["job_ranks_done"]) == (1, 2)
+    assert "job_verdict" not in node.of_job()
+    for _ in range(200):
+        node.beat(3, done=1, gone=1)
+    assert job(SEVEN) not in node.told
+    assert SEVEN not in node.memory.jobs
+
+
+def test_ranks_that_ended_before_anybody_saw_them_are_no_job(node: Node) -> None:
+    node.beat(3, gone=1)
+    assert job(SEVEN) not in node.told
+
+
+def test_a_process_that_is_gone_holds_memory_of_nobody(node: Node) -> None:
+    node.slurm()
+    node.tasks(101)
+    node.tasks(100, task_gone=1, owner=None)
+    node.on_gpus(100, 101, bytes_=3e9)
+    assert node.told[card(0)]["gpu_orphan_bytes"] == 3e9
+    assert str(node.told[card(0)]["gpu_orphans"]).startswith("100/")
+
+
+def test_more_jobs_than_are_remembered_are_left_out() -> None:
+    node = Node()
+    rows: dict[SubjectId, Values] = {
+        rank(JobId(f"claimed/0-{n}"), 0): {"rank_job": f"claimed/0-{n}", "rank_number": 0, "rank_step": 1,
+                                           "rank_progress_seconds": 0.0, "rank_pid": n, "rank_gone": 0}
+        for n in range(400)
+    }  # fmt: skip
+    node.sweep(rows)
+    assert len(node.memory.jobs) == 256
+
+
+def test_only_columns_that_are_declared_are_concluded(node: Node) -> None:
+    node.slurm()
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    node.beat(1, loss=2.0, saved_step=1, saved_seconds=3.0, save_blocked_seconds=1.0, save_holds="model")
+    columns = {column for values in node.told.values() for column in values}
+    assert columns <= set(node.jobs.yields), columns - set(node.jobs.yields)
+
+
+def test_memory_is_of_a_kind_that_can_be_written_down(node: Node) -> None:
+    import msgspec
+
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    for step in range(30):
+        node.beat(step)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(node.memory), type=Memory) == node.memory
