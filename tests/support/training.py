@@ -44,6 +44,7 @@ UTC = 1_750_000_000.0
 JOB = JobId("slurm/8123")
 UID = 2001
 BUSES = ("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")  # as on a DGX H100
+NAMED = 60.0  # seconds for which a process that ended is still named by what was measured of it
 FAULTS = ("killed", "stopped", "locked", "hang in storage", "loop", "mismatch", "partition")
 Told = Literal["heartbeats", "file", "file of rank 0", "none"]
 Rows = dict[SubjectId, Values]
@@ -88,6 +89,7 @@ class Member:
     saved_at: float = 0.0
     blocked: float | None = None
     restart: int = 0
+    former: int | None = None  # its process before the restart
     gone: bool = False
     done: bool = False
     used: float = 0.0
@@ -298,7 +300,7 @@ class Training:
         away = at + self.chance.uniform(1.0, 12.0)
         yield self._all(away, "away")
         for member in self.members:
-            member.pid, member.started, member.gone = member.pid + 5_003, away, False
+            member.former, member.pid, member.started, member.gone = member.pid, member.pid + 5_003, away, False
             member.restart += 1
             member.step, member.moved, member.phase_at, member.phase = member.saved, away, away, "start"
             member.cpu = member.children = member.switches = member.read = member.written = member.used = 0.0
@@ -448,11 +450,13 @@ class Training:
     def _tasks(self) -> Rows:
         rows: Rows = {NODE: {"io_stall_seconds_total": self._stall}}
         for member in self.members:
-            if member.gone:
+            if member.gone or member.doing == "away":
                 # What was known of it while it lived, as the source remembers it.
                 rows[task(member.pid)] = {**self._identity(member), "task_gone": 1}
-            elif member.doing != "away":
+            else:
                 rows[task(member.pid)] = self._task(member)
+            if member.former is not None and self.now - member.started < NAMED:
+                rows[task(member.former)] = {**self._identity(member), "task_gone": 1}
         return rows
 
     def _task(self, member: Member) -> Values:
