@@ -236,7 +236,7 @@ def _origins(check: str, keys: set[str]) -> dict[str, str]:
 WHOSE: dict[SubjectKind, str] = {
     "gpu": "Of each GPU (labels `gpu`, `uuid`)", "mig": "Of each MIG instance (labels `gpu`, `uuid`, `mig`)",
     "node": "Of the node", "port": "Of each port (labels `device`, `port`)", "disk": "Of each disk (label `disk`)",
-    "nvswitch": "Of each NVSwitch (label `nvswitch`)", "job": "Of each job (label `job`)",
+    "nvswitch": "Of each NVSwitch (label `nvswitch`)", "job": "Of each job (label `job_id`)",
 }  # fmt: skip
 
 

@@ -48,5 +48,9 @@ def _wish(action: Action) -> str:
             return f"lift our drain {action.token}, if its reason is still ours"
         case "adopt":
             return f"take over a gpuguard drain with the reason {action.reason!r}"
+        case "requeue":
+            return f"start {action.subject} anew, if it still runs here, with the reason {action.reason!r}"
+        case "reclaim":
+            return f"end process {action.pid}, if its job is over, with the reason {action.reason!r}"
         case unknown:
             assert_never(unknown)

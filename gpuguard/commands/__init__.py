@@ -15,6 +15,8 @@ COMMANDS: dict[str, str] = {
     "check": "may this node run jobs now?",
     "status": "agent, sources, cursor, actuator, drains and who owns them",
     "gpus": "the GPUs now: health, load, memory, who",
+    "jobs": "what runs on which GPU, how far it is, what nobody owns",
+    "hang": "is a job hung, and which rank holds it up?",
     "topo": "how GPUs, NVLink, cards and processors are wired; what differs",
     "why": "why is this GPU or node drained, degraded, slow to return?",
     "history": "faults, actions and returns, by GPU",

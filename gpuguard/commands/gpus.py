@@ -24,6 +24,7 @@ CLEAR = "\x1b[H\x1b[2J"
 HEAD = "GPU STATE     TEMP  POWER W     UTIL   SM TENS DRAM  MEMORY GiB  LINKS PROC"
 WHOSE_WIDTH = HEAD.index("TEMP") + len("TEMP")
 GIB = 2.0**30
+JOB_WIDTH = 21
 # What the table shows of a GPU.
 SHOWN = frozenset((
     "temperature_celsius", "power_watts", "power_limit_watts", "utilization_ratio", "sm_active_ratio",
@@ -253,17 +254,20 @@ def _standing(gpus: list[Gpu]) -> Iterator[str]:
 
 
 def _who(snapshot: "Snapshot", gpus: list[Gpu], people: "Whose") -> Iterator[str]:
-    """The processes on each GPU, the largest first."""
-    rows = [
-        f"{_where(values, process['mig']):<5}{process['pid']:>7}  {process['user'] or '-':<12.12} "
-        f"{_gib(process['memory']):>6}  {process['name'] or '-':.40}"
-        for name, _, values in gpus
-        for process in _processes(snapshot, name, people)
-    ]
-    if rows:
+    """The processes on each GPU, the largest first; whose job they are of, where anybody told."""
+    from gpuguard.runtime.words import cell, padded
+
+    found = [(values, process) for name, _, values in gpus for process in _processes(snapshot, name, people)]
+    jobs = any(process["job"] is not None for _, process in found)
+    if found:
         yield ""
-        yield f"{'GPU':<5}{'PID':>7}  {'USER':<12} {'GiB':>6}  PROCESS"
-        yield from rows
+        yield f"{'GPU':<5}{'PID':>7}  {'USER':<12} {'GiB':>6}  {'JOB' if jobs else '':<{JOB_WIDTH * jobs}}PROCESS"
+    for values, process in found:
+        whose = padded(process["job"] or ("?" if process["job"] is None else "-"), JOB_WIDTH - 1) + " " if jobs else ""
+        yield (
+            f"{_where(values, process['mig']):<5}{process['pid']:>7}  {process['user'] or '-':<12.12} "
+            f"{_gib(process['memory']):>6}  {whose}{cell(process['name'] or '-', 24 if jobs else 40)}"
+        )
 
 
 def _where(values: "Values", instance: object) -> str:
@@ -292,6 +296,7 @@ def _processes(snapshot: "Snapshot", gpu: "SubjectId", people: "Whose") -> list[
                     "pid": pid, "name": values.get("process_name"),
                     "user": values.get("process_user") or people(pid), "kind": values.get("process_kind"),
                     "memory": values.get("process_memory_bytes"), "mig": values.get("process_mig"),
+                    "job": values.get("process_job"),
                 }
             )  # fmt: skip
     return sorted(found, key=lambda process: (-(process["memory"] or 0), process["pid"]))

@@ -150,7 +150,10 @@ def _drain_lines(drain: Mapping[str, Any], story: Iterable[Facts]) -> Iterator[s
 def _over_lines(facts: Facts) -> Iterator[str]:
     from gpuguard.runtime.words import date, paragraph
 
-    yield f"node: the drain {facts['token']} is over; its story:"
+    if facts.get("of", "drain") == "drain":
+        yield f"node: the drain {facts['token']} is over; its story:"
+    else:
+        yield f"{facts['token']}: the {facts['of']}; its story:"
     for entry in facts["story"]:
         yield from paragraph(f"{date(entry['at'])}  {entry['text']}", indent=INDENT, hanging=INDENT)
     yield from _raw_lines(facts["lines"])

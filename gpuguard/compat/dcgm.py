@@ -3,9 +3,11 @@
 Reads     the readings, the Xids and the sources of a Snapshot
 Shape     Prometheus' text format, as dcgm-exporter prints it: families in the order of their names, whole numbers as
           such, others with six decimals, and on each row gpu, UUID, pci_bus_id, device, modelName, where it is about a
-          MIG instance GPU_I_PROFILE and GPU_I_ID, then Hostname and DCGM_FI_DRIVER_VERSION
+          MIG instance GPU_I_PROFILE and GPU_I_ID, then Hostname and DCGM_FI_DRIVER_VERSION, and last hpc_job: each job
+          of Slurm on the GPU has its own rows
 Units     DCGM's: MHz, MiB, percent, mJ, ns
-Source    dcgm-exporter 4.8 default-counters.csv and internal/pkg/rendermetrics; DCGM 4.5 dcgm_fields.h
+Source    dcgm-exporter 4.8 default-counters.csv, internal/pkg/rendermetrics and, for hpc_job, which it reads from
+          --hpc-job-mapping-dir, internal/pkg/transformation/hpc.go; DCGM 4.5 dcgm_fields.h
 
 What is not known has no row, so no blank of DCGM's is ever shown. Three families are told better than by DCGM:
 the last Xid is the last of five minutes, and 0 after that; NVLink's bandwidth is called the gauge that it is, unless a
@@ -24,6 +26,7 @@ XID_STANDS = 300.0  # seconds: dcgm-exporter's own window for counting Xids
 # Any of these would have seen an Xid; while all are blind, nobody knows that there was none.
 XID_SOURCES = ("kmsg", "journal", "logfile", "nvml")
 MIB = 2**20
+JOBS = 8  # of one GPU: each doubles its rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,12 +187,21 @@ def _rows(snapshot: Snapshot, settings: Settings, hostname: str) -> Iterator[Row
     for subject in sorted(gpus, key=lambda subject: gpus[subject]):
         values = known[subject]
         whose = _whose(subject, gpus[subject], values, uuids.get(subject) or "")
-        yield whose + end, _gpu_values(snapshot, subject, values)
+        jobs = _hpc_jobs(values)
+        yield from ((whose + end + job, _gpu_values(snapshot, subject, values)) for job in jobs)
         instances = [other for other in known if other.startswith(f"mig:{pci_of(subject)}/")]
         for instance in sorted(instances, key=lambda other: (len(other), other)):
             profile, number = known[instance].get("mig_profile"), instance.rpartition("/")[2]
             named = f',GPU_I_PROFILE="{_escaped(profile if isinstance(profile, str) else "")}",GPU_I_ID="{number}"'
-            yield whose + named + end, _instance_values(known[instance])
+            yield from ((whose + named + end + job, _instance_values(known[instance])) for job in jobs)
+
+
+def _hpc_jobs(values: Values) -> list[str]:
+    """The label of each job of Slurm on the GPU, by Slurm's number; one without any, where there is none."""
+    told = values.get("gpu_job")
+    names = [name.strip() for name in told.split(",")][:JOBS] if isinstance(told, str) else []
+    numbers = [name.removeprefix("slurm/") for name in names if name.startswith("slurm/")]
+    return [f',hpc_job="{_escaped(number)}"' for number in dict.fromkeys(numbers)] or [""]
 
 
 def _whose(subject: SubjectId, index: int, values: Values, uuid: str) -> str:

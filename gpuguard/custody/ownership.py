@@ -26,7 +26,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from gpuguard.custody.token import parse_reason
-from gpuguard.model.actions import Verb
+from gpuguard.model.actions import DrainVerb
 from gpuguard.model.ids import TokenId
 from gpuguard.ports import NodeReport
 
@@ -40,7 +40,7 @@ Call = Literal["write", "done", "wait", "never"]
 # From the one that rules to the one that yields, where a node is several things at once.
 CONDITIONS: Final[tuple[Condition, ...]] = get_args(Condition)
 HOLDERS: Final[tuple[Holder, ...]] = get_args(Holder)
-VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
+VERBS: Final[tuple[DrainVerb, ...]] = get_args(DrainVerb)
 
 # What each word of a scheduler says; one that says nothing against a write is `settled`.
 Meaning = Literal["drain"] | Condition
@@ -179,7 +179,7 @@ TABLE: Final[tuple[Row, ...]] = (
 )  # fmt: skip
 
 
-def judge(report: NodeReport, wish: Verb, token: TokenId) -> Judgement:
+def judge(report: NodeReport, wish: DrainVerb, token: TokenId) -> Judgement:
     """Whether `wish` may be written over what the scheduler says now, and why."""
     condition, holder = condition_of(report), holder_of(report, token)
     row = _row_for(condition, holder)

@@ -1,6 +1,7 @@
 """The small privileged process: performs the closed list of verbs on this node, for root and the agent alone.
 
-It reads no log and no network, and no request names a node, a program or a file. It serves one request at a time;
+It reads no log and no network, and no request names a node, a program or a file; one may name a job or a process of
+this node by its number, which is looked into before it is believed. It serves one request at a time;
 each has the deadline of its target. Started through its socket, it ends after a minute without work and costs nothing
 until the next.
 
@@ -26,11 +27,12 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from gpuguard.actuators import dry_run, slurm
+from gpuguard.actuators import dry_run, processes, slurm
 from gpuguard.actuators.delegate import MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
 from gpuguard.errors import ConfigInvalid, NotUnderstood
+from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Actuator
+from gpuguard.ports import Actuator, NodeReport
 from gpuguard.runtime.actuator_settings import Settings
 from gpuguard.runtime.config import load_config
 
@@ -281,10 +283,29 @@ def allowed_uids(configured: tuple[str, ...], asked: tuple[str, ...]) -> frozens
     return frozenset(uids)
 
 
-def target_of(settings: Settings, slurm_settings: slurm.Settings) -> Actuator:
+class Hands:
+    """A scheduler's actuator, and beside it the one for what is left of its jobs."""
+
+    def __init__(self, scheduler: Actuator, left_over: Actuator) -> None:
+        self.name = scheduler.name
+        self._scheduler, self._left_over = scheduler, left_over
+
+    def perform(self, action: Action) -> Outcome:
+        """What came of it, done by the one whose affair it is."""
+        return (self._left_over if action.verb == "reclaim" else self._scheduler).perform(action)
+
+    def read_state(self) -> NodeReport:
+        """What the scheduler says of this node."""
+        return self._scheduler.read_state()
+
+
+def target_of(
+    settings: Settings, slurm_settings: slurm.Settings, process_settings: processes.Settings | None = None
+) -> Actuator:
     """The actuator that performs."""
     if settings.target == "slurm":
-        return slurm.build(slurm_settings)
+        scheduler = slurm.build(slurm_settings)
+        return Hands(scheduler, processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here))
     return dry_run.build(dry_run.Settings())
 
 
@@ -296,7 +317,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         epilog="example: gpuguard-actuator --socket /run/gpuguard-actuator/actuator.sock --allow-user gpuguard",
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="sections [actuator] and [actuators.slurm] of it")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="sections [actuator] and [actuators.*] of it")
     parser.add_argument("--socket", metavar="PATH", help="listen here, unless systemd hands a socket over")
     parser.add_argument("--allow-user", metavar="NAME", action="append", default=[], help="may ask, besides root")
     try:
@@ -305,9 +326,10 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return USAGE_ERROR if end.code else 0
     try:
         # The other sections belong to the agent, which says what is wrong with them.
-        config = load_config(asked.config, {"actuator": Settings, "actuators.slurm": slurm.Settings}, whole=False)
+        parts = {"actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings}
+        config = load_config(asked.config, parts, whole=False)
         settings: Settings = config.settings("actuator")
-        actuator = target_of(settings, config.settings("actuators.slurm"))
+        actuator = target_of(settings, config.settings("actuators.slurm"), config.settings("actuators.processes"))
         allowed = allowed_uids(settings.allow_users, tuple(asked.allow_user))
         handed = handed_socket(environ)
         path = "" if handed else asked.socket or settings.socket

@@ -7,15 +7,15 @@ itself and blinds no other.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 
-from gpuguard.health import drain, identity, machine, policy, story
+from gpuguard.health import drain, errands, identity, machine, policy, reclaims, restarts, story
 from gpuguard.health.board import Board
 from gpuguard.health.state import Health, Memories
 from gpuguard.incident import join, ranks
-from gpuguard.model.actions import Question
+from gpuguard.model.actions import DrainVerb, Question
 from gpuguard.model.events import (
     Acknowledged,
     ActionOutcome,
@@ -116,6 +116,7 @@ class _Desk:
         self.board = Board(health.readings)
         self.drain = health.drain
         self.tokens = health.tokens
+        self.errands = health.errands
         self.owed: list[Owed] = []
         self.settled: list[Owed] = []
         self.story: list[StoryEntry] = []
@@ -130,6 +131,7 @@ class _Desk:
             now=self.now, subjects=self.subjects, retired=self.retired, incidents=self.incidents,
             sources=self.sources, drain=self.drain, tokens=self.tokens, identified=self.identified,
             memory=self.memory, folds=self.folds, readings=self.board.readings, began=self.began,
+            errands=self.errands,
         )  # fmt: skip
 
     def decision(self) -> Decision:
@@ -162,10 +164,7 @@ class _Desk:
             case Tick():
                 self._age()
             case ActionOutcome():
-                verb, token = event.key.split(":")[:2]
-                self.drain, owed = drain.after_outcome(self.drain, event, verb, TokenId(token))
-                self.story.append(story.outcome(event, self.before.drain))
-                self._owe(owed)
+                self._hear_of(event)
             case Acknowledged():
                 self._acknowledge(event)
             case OperatorAsked():
@@ -175,6 +174,16 @@ class _Desk:
                 self._owe(obeyed.owed)
                 if obeyed.accepted:
                     self._accept_returning()
+
+    def _hear_of(self, event: ActionOutcome) -> None:
+        verb, token = event.key.split(":")[:2]
+        subject = errands.whose(self.errands, event.key)
+        self.errands = errands.answered(self.errands, event)
+        if verb in get_args(DrainVerb):
+            self.drain, owed = drain.after_outcome(self.drain, event, verb, TokenId(token))
+            subject = self.before.drain.subject if self.before.drain else None
+            self._owe(owed)
+        self.story.append(story.outcome(event, subject))
 
     def _boot(self, event: Booted) -> None:
         if event.previous is not None and event.previous != event.at.boot:
@@ -517,6 +526,11 @@ class _Desk:
         self.drain, owed = drain.settle(self.health(), self.event, self.settings)
         if self.drain is not None:
             self.tokens = self.tokens.given(self.drain.token)
+        for errand in (restarts.settle, reclaims.settle):
+            self.errands, more = errand(self.health(), self.event, self.settings)
+            for o in more:
+                self.tokens = self.tokens.given(o.action.token)
+            owed.extend(more)
         self.settled = owed
         self.owed.extend(owed)
 

@@ -20,11 +20,12 @@ import hashlib
 import msgspec
 
 from gpuguard.custody.token import make_reason
+from gpuguard.health.errands import DRY, DRY_TARGET
 from gpuguard.health.machine import deciding, remedy_rank
 from gpuguard.health.policy import Settings, component
 from gpuguard.health.state import Health, Tokens
 from gpuguard.incident.ranks import COMPANIONS
-from gpuguard.model.actions import Action, Verb
+from gpuguard.model.actions import Action, DrainVerb
 from gpuguard.model.events import ActionOutcome, AnyEvent, Booted, OperatorAsked
 from gpuguard.model.findings import Remedy
 from gpuguard.model.health import Drain, Owed, Standing, SubjectHealth
@@ -47,10 +48,6 @@ REMEDY_WORDS: dict[Remedy, str] = {
 
 # With 1,024 of 65,536 tokens used, this many fail with a chance of 1 in 10 ** 28.
 SALTS = 16
-# What a target answers as the node's state that only says what it would do.
-DRY_TARGET = "dry_run"
-# How the key of an action ends that was owed while nothing real could be done.
-DRY = ":dry"
 # Keys of what is owed for a token that had a life before begin here.
 AGAIN = 1000
 
@@ -354,7 +351,7 @@ def _token(event: AnyEvent, subject: SubjectId, used: Tokens) -> TokenId:
     return token
 
 
-def _owe(drain: Drain, verb: Verb, event: AnyEvent) -> tuple[Drain, list[Owed]]:
+def _owe(drain: Drain, verb: DrainVerb, event: AnyEvent) -> tuple[Drain, list[Owed]]:
     key = f"{verb}:{drain.token}:{drain.writes}" + (DRY if drain.dry_run else "")
     action = Action(key=key, verb=verb, token=drain.token, subject=drain.subject, reason=drain.reason, at=event.at)
     return msgspec.structs.replace(drain, pending=key), [Owed(action=action)]
@@ -364,7 +361,7 @@ def _cancel(drain: Drain, event: AnyEvent) -> list[Owed]:
     """What is still owed for the drain is owed no longer."""
     if not drain.pending or drain.state == "refused":
         return []
-    verb: Verb = msgspec.convert(drain.pending.partition(":")[0], Verb)
+    verb: DrainVerb = msgspec.convert(drain.pending.partition(":")[0], DrainVerb)
     action = Action(
         key=drain.pending, verb=verb, token=drain.token, subject=drain.subject, reason=drain.reason, at=event.at
     )

@@ -32,11 +32,24 @@ class Settings:
     # Reasons are read by people and by scripts that compare them: do not rewrite them more often.
     reason_every: Seconds = Seconds(600.0)
     release: bool = True  # give the node back by itself once every subject passed its probation
+    # Start a job of Slurm's anew that hangs; while mode is observe, only say that it would be.
+    restart_hung: bool = False
+    restart_after: Seconds = Seconds(300.0)  # how long the verdict must have stood
+    # Between two of one job; each time twice as long as the time before.
+    restart_every: Seconds = Seconds(1800.0)
+    restart_tries: int = 2  # of one job in a day, by this node
+    restart_most: int = 5  # a job that Slurm counts so many restarts of, by whomever and on any node, is left alone
+    # End processes that hold GPU memory though their job is over; while mode is observe, only say so.
+    reclaim_orphans: bool = False
+    reclaim_after: Seconds = Seconds(600.0)  # how long they must have been seen
 
     def __post_init__(self) -> None:
-        for name in ("fresh_for", "probation", "reason_every"):
+        for name in ("fresh_for", "probation", "reason_every", "restart_after", "restart_every", "reclaim_after"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
+        for name in ("restart_tries", "restart_most"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; restart_hung = false turns restarts off")
 
     @property
     def dry_run(self) -> bool:

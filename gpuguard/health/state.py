@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from gpuguard.health.errands import Errand, Errands
 from gpuguard.model.health import Drain, Incident, SourceHealth, SubjectHealth
 from gpuguard.model.ids import BootId, GpuUuid, IncidentId, SubjectId, TokenId, pci_of
 from gpuguard.model.instants import Instant
@@ -31,8 +32,8 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The core's whole memory. `now` is the newest moment it was told of; `identified` the GPU named last, and when;
-    `readings` what was measured last, which no restart needs; `folds` what each deriver remembers, by its name; `began`
-    when this run of the agent did."""
+    `readings` what was measured last, which no restart needs; `folds` what each deriver remembers, by its name;
+    `errands` what is owed, or was, for jobs and processes; `began` when this run of the agent did."""
 
     now: Instant
     subjects: dict[SubjectId, SubjectHealth] = {}
@@ -45,6 +46,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memories = {}
     folds: dict[str, Any] = {}  # Any: each deriver has a memory type of its own
     readings: Readings = {}
+    errands: Errands = {}
     began: Instant | None = None
 
     @property
@@ -70,6 +72,7 @@ def kept(health: Health) -> dict[str, msgspec.Struct]:
         **{f"incident/{name}": incident for name, incident in health.incidents.items()},
         **{f"memory/{check}/{name}": memory for (check, name), memory in health.memory.items()},
         **{f"fold/{name}": fold for name, fold in health.folds.items()},
+        **{f"errand/{name}": errand for name, errand in health.errands.items()},
     }
     if health.drain is not None:
         parts["drain"] = health.drain
@@ -101,6 +104,7 @@ def restore(state: Mapping[str, bytes], detectors: Iterable[AnyDetector], now: I
     incidents: dict[IncidentId, Incident] = {}
     memory: Memories = {}
     folds: dict[str, Any] = {}  # Any: as in Health
+    errands: dict[str, Errand] = {}
     for key, value in state.items():
         shelf, _, name = key.partition("/")
         if shelf == "subject":
@@ -116,9 +120,11 @@ def restore(state: Mapping[str, bytes], detectors: Iterable[AnyDetector], now: I
                 memory[(check, SubjectId(subject))] = msgspec.msgpack.decode(value, type=memories[check])
         elif shelf == "fold" and name in memories:
             folds[name] = msgspec.msgpack.decode(value, type=memories[name])
+        elif shelf == "errand":
+            errands[name] = msgspec.msgpack.decode(value, type=Errand)
     return Health(
         now=meta.now, subjects=subjects, retired=retired, incidents=incidents, memory=memory,
-        folds=folds, identified=meta.identified,
+        folds=folds, errands=errands, identified=meta.identified,
         drain=msgspec.msgpack.decode(state["drain"], type=Drain) if "drain" in state else None,
         tokens=msgspec.msgpack.decode(state["tokens"], type=Tokens) if "tokens" in state else Tokens(),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpuguard.health.machine import deciding
 from gpuguard.health.policy import Settings, decided_action
 from gpuguard.model.events import Acknowledged, ActionOutcome, AnyEvent, Booted, OperatorAsked, SourceChanged
-from gpuguard.model.health import Drain, Owed, Standing, SubjectHealth, Transition
+from gpuguard.model.health import Owed, Standing, SubjectHealth, Transition
 from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.model.story import StoryEntry
 
@@ -84,18 +84,18 @@ def owed(o: Owed, event: AnyEvent) -> StoryEntry:
     """An action that became owed, or that is owed no longer."""
     action = o.action
     text = f"no longer owed: {action.verb} {action.token}" if o.cancelled else f"owed: {action.verb} {action.reason!r}"
-    kind = action.verb if action.verb in ("drain", "release", "adopt") else "outcome"
+    kind = action.verb if action.verb != "update_reason" else "outcome"
     return StoryEntry(
         at=event.at, kind=kind, subject=action.subject, text=text, event_id=event.id, cause=action.token,
         detail={"key": action.key, "cancelled": o.cancelled},
     )  # fmt: skip
 
 
-def outcome(event: ActionOutcome, drain: Drain | None) -> StoryEntry:
-    """What a target answered."""
+def outcome(event: ActionOutcome, subject: SubjectId | None) -> StoryEntry:
+    """What a target answered, and whom it is about; the node where that is not known any more."""
     verb, token = event.key.split(":")[:2]
     return StoryEntry(
-        at=event.at, kind="outcome", subject=drain.subject if drain else NODE, event_id=event.id, cause=token,
+        at=event.at, kind="outcome", subject=subject or NODE, event_id=event.id, cause=token,
         text=f"{verb} {token}: {event.result}; {event.message}",
         detail={"key": event.key, "result": event.result, "node_state": event.node_state},
     )  # fmt: skip

@@ -35,6 +35,8 @@ from gpuguard.model.units import Seconds
 from gpuguard.ports import Rules
 
 SWEPT = frozenset({"rank_progress_seconds", "task_state", "utilization_ratio", "process_count", "job_alive"})
+# What comes so seldom that it is concluded from at once.
+SELDOM = SWEPT - {"rank_progress_seconds", "utilization_ratio"}
 WORKED = 0.05  # mean activity above which a GPU counts as used at all
 
 
@@ -113,7 +115,7 @@ class Jobs:
             memory = msgspec.structs.replace(memory, gpus=self._gpus(memory.gpus, seen, at))
         jobs = self._jobs(memory.jobs, seen, at, told="rank_progress_seconds" in brought)
         age = None if memory.concluded is None else seconds_between(memory.concluded, at)
-        if age is not None and 0 <= age < self._settings.every:
+        if age is not None and 0 <= age < self._settings.every and brought.isdisjoint(SELDOM):
             return msgspec.structs.replace(memory, jobs=jobs), {}
         sees_all = at.boot if seen.sees_all() else memory.sees_all
         memory = msgspec.structs.replace(memory, jobs=jobs, concluded=at, sees_all=sees_all)

@@ -7,7 +7,11 @@ import msgspec
 from gpuguard.model.ids import SubjectId, TokenId
 from gpuguard.model.instants import Instant
 
-Verb = Literal["drain", "update_reason", "release", "adopt"]
+# About the node's one drain; who may write it is for custody/.
+DrainVerb = Literal["drain", "update_reason", "release", "adopt"]
+# About one job, and about one process whose job is over.
+JobVerb = Literal["requeue", "reclaim"]
+Verb = DrainVerb | JobVerb
 Result = Literal["done", "foreign", "deferred", "refused"]
 
 
@@ -17,6 +21,9 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     `reason` is the full text for the scheduler, at most 60 printable ASCII characters, and begins with
     `gpuguard:<token>`. `previous` is the reason that an `update_reason` or a `release` expects to find: those verbs
     write only over a reason that starts with `gpuguard:<token> `.
+    A `requeue` is of the job in `subject` as long as its keeper started it anew no more than `restarts` times. A
+    `reclaim` is of the process `pid` that was started `started` seconds after boot, which holds memory of the GPU in
+    `subject`. Neither names a program, a file or another node.
     """
 
     key: str
@@ -25,6 +32,9 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     subject: SubjectId
     reason: str
     at: Instant
+    restarts: int | None = None
+    pid: int | None = None
+    started: float | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -112,11 +112,14 @@ RANK = (
 
 # What its NCCL flight recorder wrote down, read from its newest dump.
 FLIGHT = (
-    _count("flight_completed", "rank", "Number of the newest collective that it completed.", low=-1),
-    _count("flight_enqueued", "rank", "Number of the newest collective that it called.", low=-1),
+    _count("flight_completed", "rank", "Number of the newest collective of the whole job that it completed.", low=-1),
+    _count("flight_enqueued", "rank", "Number of the newest collective of the whole job that it called.", low=-1),
     _text("flight_waits_in", "rank", "The oldest collective that is not completed, and its group."),
     _text("flight_waits_state", "rank", "How far that is: scheduled, started."),
     _seconds("flight_age_seconds", "rank", "How old the dump is."),
+    _text("flight_groups", "rank", "All its process groups, as JSON of model/flight.py FlightSummary."),
+    _text("flight_problem", "rank", "Why its newest dump could not be read; '' where it was."),
+    _counter("flight_dumps_failed_total", "node", "count", "Dumps of flight recorders that were refused.", metric=""),
 )
 
 # A process that is on a GPU, or is a rank.
@@ -160,7 +163,8 @@ REPORTED = (
     _count("job_out_of_memory", "job", "1 where the scheduler says that it ended for want of memory."),
 )
 
-# What follows from all of the above together: see gpuguard/jobs/.
+# What follows from all of the above together: see gpuguard/jobs/. Of jobs no more are exported than metrics/_rows.py
+# lets through; what is mostly 0 for every GPU is exported by metrics/jobs.py, where it is not.
 CONCLUDED = (
     _count("job_ranks", "job", "Ranks of it on this node of which progress is known.", metric=""),
     _count("job_ranks_gone", "job", "Ranks of it on this node whose processes ended without a word."),
@@ -210,18 +214,21 @@ CONCLUDED = (
     _text("job_save_holds", "job", "What that checkpoint holds, where told, of: model optimizer loader seeds."),
     _flag("job_ended", "job", "1 once it is over: what stood on it stands no longer."),
     _text("rank_gpu", "rank", "The GPU that its process is on."),
+    _seconds("rank_still_seconds", "rank", "For how long its process neither ran, nor slept anew, nor moved a byte."),
     _seconds("rank_limit_seconds", "rank", "After how long without progress it counts as hung, in its phase."),
     _count("rank_behind_steps", "rank", "Steps it is behind the rank of its job on this node that is farthest."),
+    _text("gpu_pattern", "gpu", "What it does for its job: working, spinning, idle, sawtooth, unknown."),
+    _text("gpu_pattern_words", "gpu", "What that was measured by."),
     _text("gpu_job", "gpu", "The job that holds the GPU; '' where nobody does; two with a comma."),
     _count("gpu_jobs", "gpu", "Jobs that have processes on it."),
     _flag("gpu_mps", "gpu", "1 while processes share it through MPS."),
     Quantity(
-        name="gpu_orphan_bytes", of="gpu", unit="bytes", low=0, high=float(2**44), metric="",
+        name="gpu_orphan_bytes", of="gpu", unit="bytes", low=0, high=float(2**44), metric=None,
         help="Memory held by processes that are dead, or whose job is over.",
     ),
     _text("gpu_orphans", "gpu", "Those processes, as pid/start in seconds since boot, with commas."),
     _text("gpu_strangers", "gpu", "Processes on it that no job owns, or that another job's GPU is given to."),
-    _count("gpu_unowned_processes", "gpu", "How many those are.", metric=""),
+    _count("gpu_unowned_processes", "gpu", "How many those are."),
     _text("process_job", "process", "Job that the process belongs to."),
     _seconds("process_held_seconds", "process", "For how long it held memory of the GPU."),
     _seconds("process_released_seconds", "process", "Since it gave that back."),

@@ -16,7 +16,7 @@ DetailScalar = str | int | float | bool | None
 
 # Kinds of story entry that no retention deletes: verdicts on hardware, what was done about them, a person's word.
 KEPT_FOREVER: frozenset[str] = frozenset(
-    {"verdict", "drain", "release", "adopt", "outcome", "acknowledged", "operator"}
+    {"verdict", "drain", "release", "adopt", "requeue", "reclaim", "outcome", "acknowledged", "operator"}
 )
 
 

@@ -97,8 +97,8 @@ def of_token(known: Known, reader: StoreReader, token: TokenId) -> Facts:
         return of_subject(known, reader, find_subject(health, "node")) | {"asked": token}
     story = [_told(entry) for entry in _about(reader, token)]
     facts: Facts = {
-        "asked": token, "token": token, "orphan": not story, "stands": False, "drain": None, "subjects": [],
-        "story": story,
+        "asked": token, "token": token, "of": _what(reader, token), "orphan": not story, "stands": False,
+        "drain": None, "subjects": [], "story": story,
     }  # fmt: skip
     if not story:
         facts["next"] = [
@@ -111,11 +111,21 @@ def of_token(known: Known, reader: StoreReader, token: TokenId) -> Facts:
     return facts
 
 
+# Kinds of entry that a token begins with.
+BEGINNINGS = ("drain", "adopt", "requeue", "reclaim")
+
+
 def _about(reader: StoreReader, token: TokenId) -> list[StoryEntry]:
     """Every entry about a drain: the verdict or the wish it began with, what was owed, what came of it."""
     story = reader.story(limit=STORY_SEARCHED)
-    begins = {entry.event_id for entry in story if entry.cause == token and entry.kind in ("drain", "adopt")}
+    begins = {entry.event_id for entry in story if entry.cause == token and entry.kind in BEGINNINGS}
     return [entry for entry in story if entry.cause == token or entry.event_id in begins or _wished(entry, token)]
+
+
+def _what(reader: StoreReader, token: TokenId) -> str:
+    """What the token was given to: a drain, or something that was done about a job or a process."""
+    verbs = {owed.action.verb for owed in reader.actions() if owed.action.token == token}
+    return {"requeue": "restart of a job", "reclaim": "end of a leftover process"}.get(next(iter(verbs), ""), "drain")
 
 
 def _wished(entry: StoryEntry, token: TokenId) -> bool:

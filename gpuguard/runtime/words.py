@@ -1,6 +1,7 @@
 """Text for people in 80 columns: rows with a label, times, ages; nothing in it can move a terminal's cursor."""
 
 import textwrap
+import unicodedata
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -47,6 +48,33 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
+def cell(text: str, width: int) -> str:
+    """The text as a column of a table has it: printable, and no wider; `~` stands for what was cut off."""
+    # Four times as much as could ever be shown: names come from anywhere, and so does their length.
+    text = tidy(text[: 4 * width])
+    if _columns(text) <= width:
+        return text
+    while _columns(text) > width - 1:
+        text = text[:-1]
+    return f"{text}~"
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal the text takes: two for each wide letter of East Asia."""
+    return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+
+
+def padded(text: str, width: int) -> str:
+    """The text as a column of a table that begins at the left."""
+    text = cell(text, width)
+    return text + " " * (width - _columns(text))
+
+
+def tidy(text: str) -> str:
+    """The text on one line, printable."""
+    return printable(" ".join(text.split()))
+
+
 def date(utc: float | None) -> str:
     """A moment for people, in UTC."""
     if utc is None:
@@ -55,6 +83,30 @@ def date(utc: float | None) -> str:
         return datetime.fromtimestamp(utc, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return f"at {utc:.0f} s since 1970"
+
+
+def brief(seconds: float) -> str:
+    """A length of time in at most three figures, as a table has it."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "m")):
+        if seconds >= 2 * size:
+            return f"{min(seconds / size, 99999):.0f}{unit}"
+    return f"{max(seconds, 0.0):.0f}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """How many of something there are."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def numbers(found: Iterable[int]) -> str:
+    """Numbers as people write them: 0-3,6."""
+    runs: list[list[int]] = []
+    for number in sorted(set(found)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def span(seconds: float) -> str:

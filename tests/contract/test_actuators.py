@@ -12,18 +12,23 @@ import msgspec
 import pytest
 
 from gpuguard import actuators
-from gpuguard.actuators import TARGETS, delegate, dry_run, slurm
+from gpuguard.actuators import BESIDE, TARGETS, delegate, dry_run, processes, slurm
 from gpuguard.custody.ownership import VERBS
-from gpuguard.model.actions import Outcome, Verb
+from gpuguard.model.actions import Action, Outcome, Verb
+from gpuguard.model.ids import SubjectId
 from gpuguard.ports import Actuator, NodeReport
 from tests.support.fake_scontrol import FakeScontrol
 from tests.support.serving import serving
-from tests.support.wishes import wish
+from tests.support.wishes import reclaim, requeue, wish
 
+NOBODY = 2**22 + 1  # one more than the kernel's most (PID_MAX_LIMIT)
 OURS = "gpuguard:7f3a gpu3 lost xid79"
 SHELF = sorted(module.name for module in pkgutil.iter_modules(actuators.__path__))
 # Those that reach a scheduler, here the fake one; a dry run has none to look at.
-REAL = [name for name in SHELF if name != "dry_run"]
+REAL = [name for name in SHELF if name not in ("dry_run", "processes")]
+# Those that know of drains at all.
+DRAINING = [name for name in SHELF if name != "processes"]
+ALL_VERBS: tuple[Verb, ...] = (*VERBS, "requeue", "reclaim")
 
 
 @pytest.fixture
@@ -48,12 +53,13 @@ def make(fake: FakeScontrol, tmp_path: Path) -> Iterator[Callable[[str], Actuato
             "dry_run": lambda: dry_run.build(dry_run.Settings()),
             "slurm": over_slurm,
             "delegate": over_the_wire,
+            "processes": lambda: processes.build(processes.Settings()),
         }
         yield lambda name: makers[name]()
 
 
 def test_the_index_is_the_folder() -> None:
-    assert {*TARGETS, "delegate"} == set(SHELF)
+    assert {*TARGETS, *BESIDE} == set(SHELF)
 
 
 @pytest.mark.parametrize("name", SHELF)
@@ -65,18 +71,46 @@ def test_the_shape_of_the_shelf(name: str, make: Callable[[str], Actuator]) -> N
 
 
 @pytest.mark.parametrize("name", SHELF)
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", ALL_VERBS)
 def test_each_verb_has_an_outcome_that_a_person_can_read(
     name: str, verb: Verb, make: Callable[[str], Actuator]
 ) -> None:
-    outcome = make(name).perform(wish(verb))
+    outcome = make(name).perform(any_wish(verb))
     assert isinstance(outcome, Outcome)
     assert len(outcome.message) > 10
     assert outcome.message.isprintable()
     assert (outcome.retry_after is not None) == (outcome.result == "deferred")
 
 
+def any_wish(verb: Verb) -> Action:
+    """One action of the verb, about something that is not there where it is about a job or a process."""
+    if verb == "requeue":
+        return requeue()
+    return reclaim(NOBODY, 1.0) if verb == "reclaim" else wish(verb)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_requeue_sent_twice_is_done_twice_and_written_once(
+    name: str, make: Callable[[str], Actuator], fake: FakeScontrol
+) -> None:
+    fake.put_job("8123")
+    here = make(name)
+    assert [here.perform(requeue()).result for _ in range(2)] == ["done", "done"]
+    assert fake.writes == ["requeue 8123"]
+
+
 @pytest.mark.parametrize("name", SHELF)
+@pytest.mark.parametrize("subject", ["job:slurm/8123,8124", "job:slurm/all", "job:kubernetes/x", "node", "job:slurm/0"])
+def test_what_is_no_job_is_never_named_to_a_program(
+    name: str, subject: str, make: Callable[[str], Actuator], fake: FakeScontrol
+) -> None:
+    fake.put_job("8123")
+    action = msgspec.structs.replace(requeue(), subject=SubjectId(subject))
+    assert make(name).perform(action).result == ("done" if name == "dry_run" else "refused")
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize("name", DRAINING)
 def test_a_drain_sent_twice_is_done_twice_and_written_once(
     name: str, make: Callable[[str], Actuator], fake: FakeScontrol
 ) -> None:
@@ -85,6 +119,17 @@ def test_a_drain_sent_twice_is_done_twice_and_written_once(
     assert len(fake.writes) == (name in REAL)
     assert [here.perform(wish("release")).result for _ in range(2)] == ["done", "done"]
     assert len(fake.writes) == 2 * (name in REAL)
+
+
+@pytest.mark.parametrize("name", SHELF)
+@pytest.mark.parametrize("verb", ["requeue", "reclaim"])
+def test_nothing_is_done_about_jobs_without_the_token(
+    name: str, verb: Verb, make: Callable[[str], Actuator], fake: FakeScontrol
+) -> None:
+    fake.put_job("8123")
+    action = msgspec.structs.replace(any_wish(verb), reason="Bob: fan")
+    assert make(name).perform(action).result == "refused"
+    assert fake.writes == []
 
 
 @pytest.mark.parametrize("name", SHELF)

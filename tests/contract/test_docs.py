@@ -44,6 +44,8 @@ def _recorded() -> set[str]:
     return set(re.findall(r"^ +- record: (\S+)$", rules, flags=re.MULTILINE))
 
 
+# The files of alerts, in the order in which the page has them.
+ALERTS = ("gpuguard.yaml", "gpuguard-gpus.yaml", "gpuguard-jobs.yaml")
 # Names that begin like a metric and are none.
 NOT_METRICS = {"gpuguard_agent", "gpuguard_actuator"}
 
@@ -89,7 +91,7 @@ def test_the_families_hold_to_the_house() -> None:
 
 
 def test_the_alerts_page_has_a_section_for_each_alert() -> None:
-    files = [CHECKOUT / "rules" / "alerts" / name for name in ("gpuguard.yaml", "gpuguard-gpus.yaml")]
+    files = [CHECKOUT / "rules" / "alerts" / name for name in ALERTS]
     rules = "\n".join(file.read_text() for file in files)
     alerts = re.findall(r"^ +- alert: (\w+)$", rules, flags=re.MULTILINE)
     sections = re.findall(r"^## (Gpuguard\w+)$", (CHECKOUT / "docs" / "alerts.md").read_text(), flags=re.MULTILINE)

@@ -1,4 +1,7 @@
-"""A `scontrol` for one node named `here`, as a shell script: it keeps a state and a reason and misbehaves on demand."""
+"""A `scontrol` for one node named `here`, as a shell script: it keeps a state and a reason and misbehaves on demand.
+
+It also keeps jobs, each a file with its record as `scontrol -o -d show job` prints it, and requeues them.
+"""
 
 import shlex
 from pathlib import Path
@@ -9,6 +12,20 @@ cd {folder} || exit 9
 printf '%s\\n' "$*" >>calls
 if [ -f "trap_$1" ]; then . "./trap_$1"; fi
 state=$(cat state) reason=$(cat reason)
+case "$1 $2" in
+'-o -d')
+  cat "job_$5" 2>/dev/null || {{ echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }}
+  exit
+  ;;
+requeue*)
+  job=job_$2
+  [ -f "$job" ] || {{ echo "Invalid job id specified for job $2" >&2; exit 1; }}
+  if grep -q ' Requeue=0 ' "$job"; then echo "Requested operation is presently disabled for job $2" >&2; exit 1; fi
+  if ! grep -q 'JobState=RUNNING' "$job"; then echo "Job is pending execution for job $2" >&2; exit 1; fi
+  sed -i 's/JobState=RUNNING/JobState=COMPLETING/; s/Restarts=0/Restarts=1/' "$job"
+  exit
+  ;;
+esac
 case $1 in
 -o)
   [ "$4" = here ] || {{ echo "Node $4 not found"; exit 1; }}
@@ -38,6 +55,16 @@ esac
 """
 
 
+USUAL = {
+    "JobName": "train", "Priority": "4294901759", "Nice": "0", "Account": "(null)", "QOS": "(null)",
+    "JobState": "RUNNING", "Reason": "None", "Dependency": "(null)", "Requeue": "1", "Restarts": "0", "BatchFlag": "1",
+    "Reboot": "0", "ExitCode": "0:0", "RunTime": "00:10:00", "TimeLimit": "1-00:00:00", "NodeList": "here",
+    "BatchHost": "here", "NumNodes": "1", "JOB_GRES": "gpu:h100:2",
+    " Nodes": "here CPU_IDs=7 Mem=0 GRES=gpu:h100:2(IDX:0-1)",
+    "MinCPUsNode": "1", "WorkDir": "/home/jo",
+}  # fmt: skip
+
+
 class FakeScontrol:
     """The script at `path`, and the node it speaks of."""
 
@@ -54,6 +81,12 @@ class FakeScontrol:
         """The node is in this state, as somebody else left it."""
         (self.folder / "state").write_text(state)
         (self.folder / "reason").write_text(reason)
+
+    def put_job(self, number: str, **fields: str) -> None:
+        """Slurm has this job, with the fields of a usual one but for these."""
+        said = {**USUAL, **fields}
+        head = f"JobId={number} JobName={said.pop('JobName')} UserId=jo(1000) GroupId=jo(1000) MCS_label=N/A"
+        (self.folder / f"job_{number}").write_text(f"{head} {' '.join(f'{k}={v}' for k, v in said.items())} \n\n")
 
     def trap(self, command: str, shell: str) -> None:
         """Each `show` or `update` runs these shell lines first; '' ends it."""
@@ -78,4 +111,4 @@ class FakeScontrol:
     @property
     def writes(self) -> list[str]:
         """Those that change something."""
-        return [call for call in self.calls if call.startswith("update")]
+        return [call for call in self.calls if call.startswith(("update", "requeue"))]

@@ -20,6 +20,7 @@ DECLARED = tuple(quantities(shelf("gpuguard.sources")).values())
 OTHERS = {
     "mig": "mig:0000:4e:00.0/1", "node": "node", "nvswitch": "nvswitch:0000:a1:00.0", "port": "port:mlx5_0/1",
     "disk": "disk:state", "process": "process:0000:4e:00.0/4711",
+    "job": "job:slurm/8123", "rank": "rank:slurm/8123/0", "task": "task:4711",
 }  # fmt: skip
 # What is not simply a number that can be.
 SPECIAL: dict[str, Value] = {
@@ -28,6 +29,10 @@ SPECIAL: dict[str, Value] = {
     "nvml_call_seconds": ("fields", *range(10, 10 * len(NVML_CALL_BOUNDS) + 1, 10), 100, 2.5),
     "gpu_name": "NVIDIA H100 80GB HBM3",
     "driver_version": "570.124.06",
+    "gpu_job": "slurm/8123",
+    "job_verdict": "hung",
+    "job_phase": "checkpoint",
+    "job_ended": 0,
 }
 
 
@@ -52,7 +57,7 @@ def full() -> Snapshot:
         ),
         shell=ShellFacts(
             version="0", mode="drain", policy="default",
-            sources=(SourceView(name="kmsg", level="watching", reason="", last_success_utc=1.7e9, lost=0, restarts=0),),
+            sources=(SourceView(name="kmsg", level="watching", reason="", last_success_utc=1.7e9, lost=0, restarts=1),),
             events={"xid 79": 1}, results={"drain done": 1}, actions={"done": 1}, latency=((1.0, 1),),
             latency_sum=0.02, latency_count=1, actuator_ok=True, check_errors={"fault_codes": 1},
             xids=(XidSeen(pci=PciAddress("0000:4e:00.0"), xid=79, count=1, last_utc=1_700_000_000.0),),
@@ -70,7 +75,7 @@ def measured(of: str, *, parts: int = 2, values: Mapping[str, Value] | None = No
     return {"nvml/fast": Group(source="nvml", rate="fast", at=NOW, valid_for=15.0, values=all_values)}
 
 
-def node(*, gpus: int = 8, links: int = 18, ports: int = 8) -> Snapshot:
+def node(*, gpus: int = 8, links: int = 18, ports: int = 8, jobs: int = 1) -> Snapshot:
     """A whole healthy node of which everything is known that can be: more than any one machine can tell."""
     views, readings = [], {SubjectId("node"): measured("node")}
     for number in range(gpus):
@@ -86,6 +91,8 @@ def node(*, gpus: int = 8, links: int = 18, ports: int = 8) -> Snapshot:
     for number in range(ports):
         readings[SubjectId(f"port:mlx5_{number}/1")] = measured("port")
     readings[SubjectId("disk:state")] = measured("disk")
+    for number in range(jobs):
+        readings[SubjectId(f"job:slurm/{number}")] = measured("job", values={"job_seen_seconds": number})
     return msgspec.structs.replace(full(), subjects=tuple(views), readings=readings, drain=None)
 
 

@@ -6,6 +6,24 @@ from gpuguard.model.ids import BootId, SubjectId, TokenId
 from gpuguard.model.instants import Instant
 
 
+def requeue(number: str = "8123", restarts: int | None = 0, token: str = "7f3a") -> Action:
+    """A job of Slurm's is to be started anew, which was so often before."""
+    return Action(
+        key=f"requeue:{token}:1", verb="requeue", token=TokenId(token), subject=SubjectId(f"job:slurm/{number}"),
+        reason=make_reason(TokenId(token), f"job{number}", "hung", "requeue"),
+        at=Instant(boot=BootId("3f6c"), mono=100.0), restarts=restarts,
+    )  # fmt: skip
+
+
+def reclaim(pid: int, started: float, token: str = "7f3a") -> Action:
+    """A leftover process is to be ended."""
+    return Action(
+        key=f"reclaim:{token}:1", verb="reclaim", token=TokenId(token), subject=SubjectId("gpu:0000:8d:00.0"),
+        reason=make_reason(TokenId(token), "gpu3", "leftover", f"pid{pid}"),
+        at=Instant(boot=BootId("3f6c"), mono=100.0), pid=pid, started=started,
+    )  # fmt: skip
+
+
 def wish(verb: Verb, token: str = "7f3a", code: str = "xid79") -> Action:
     """One action about the fourth GPU, with a reason that carries its token."""
     return Action(

@@ -1,4 +1,4 @@
-"""This node's drain in Slurm, through `scontrol`.
+"""This node's drain in Slurm, and its jobs, through `scontrol`.
 
 Slurm lets nobody but root and SlurmUser drain, has no compare-and-set, and lets every administrator write over a
 reason. So each action is: read, judge by the table in custody, write, read again. Between the first two lie some
@@ -9,19 +9,20 @@ Source  Slurm 22.05.8 as observed
 """
 
 import os
-import re
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from gpuguard.actuators.slurm.jobs import complaint, hindered, number_of, over
 from gpuguard.actuators.slurm.node import TARGET, StateRefused, complaint_of, parse_node
 from gpuguard.actuators.slurm.scontrol import Scontrol
+from gpuguard.child.program import Unanswered
+from gpuguard.child.slurm import NODE_NAME, Job, Jobs, own_node
 from gpuguard.custody.ownership import Judgement, judge
 from gpuguard.custody.token import parse_reason
-from gpuguard.errors import ActionDeferred, ActionRefused, ConfigInvalid
-from gpuguard.model.actions import Action, Outcome
+from gpuguard.errors import Absent, ActionDeferred, ActionRefused, ConfigInvalid, NotUnderstood
+from gpuguard.model.actions import Action, DrainVerb, Outcome
 from gpuguard.model.units import Seconds
 from gpuguard.ports import NodeReport
 
@@ -29,8 +30,6 @@ from gpuguard.ports import NodeReport
 WRITE_NEEDS = Seconds(0.5)
 # A silent node is looked at again after 0.05 s, then after twice as long each time up to this.
 LOOK_AT_MOST = Seconds(0.2)
-# No brackets, commas or blanks: scontrol would read them as a list of nodes, and ALL as every node of the cluster.
-_NODE_NAME = re.compile(r"(?!all$)[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +53,7 @@ class Settings:
                 raise ValueError(f"{name}: must be an absolute path")
         if self.scontrol and not os.access(self.scontrol, os.X_OK):
             raise ValueError("scontrol: is not a program that can be run")
-        if self.node and not _NODE_NAME.fullmatch(self.node):
+        if self.node and not NODE_NAME.fullmatch(self.node):
             raise ValueError("node: must be one NodeName")
         if not 0.2 <= self.deadline <= 30.0:
             raise ValueError("deadline: must lie between 0.2 and 30 seconds")
@@ -70,7 +69,9 @@ class Slurm:
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self.node = _own_name(settings, environ)
         self._settings = settings
-        self._scontrol = Scontrol(settings.scontrol, settings.slurm_conf or environ.get("SLURM_CONF", ""))
+        conf = settings.slurm_conf or environ.get("SLURM_CONF", "")
+        self._scontrol = Scontrol(settings.scontrol, conf)
+        self._jobs = Jobs(settings.scontrol, conf)
 
     def perform(self, action: Action) -> Outcome:
         """The wish is fulfilled, or the outcome says who acts next. Safe to send twice."""
@@ -88,13 +89,29 @@ class Slurm:
         except (ActionDeferred, ActionRefused) as error:
             return NodeReport(target=self.name, node=self.node, error=str(error))
 
+    def runs_here(self, number: str, until: float) -> bool | None:
+        """Whether Slurm has this job run on this node; None where it gives no answer that says so or the contrary.
+
+        Root and SlurmUser are told of every job, so one that Slurm does not know runs nowhere.
+        Units   until: seconds of time.monotonic()
+        """
+        try:
+            job = self._job(number, until)
+        except (ActionDeferred, ActionRefused):
+            return None
+        return job.alive_on(self.node) if job is not None else False
+
     def _perform(self, action: Action, until: float) -> Outcome:
+        if action.verb == "reclaim":
+            raise ActionRefused("Slurm ends no single process; this is a bug, please report it")
         if action.verb != "release" and parse_reason(action.reason) != action.token:
             raise ActionRefused(
                 f"the reason {action.reason[:80]!r} does not carry the token {action.token}; nothing was written; "
                 "this is a bug, please report it"
             )
-        before, judgement = self._settled(action, until)
+        if action.verb == "requeue":
+            return self._requeue(action, until)
+        before, judgement = self._settled(action, action.verb, until)
         match judgement.call:
             case "done":
                 return self._unwritten("done", judgement, before)
@@ -103,25 +120,25 @@ class Slurm:
             case "wait":
                 return self._unwritten("deferred", judgement, before)
             case "write":
-                return self._write(action, before, until)
+                return self._write(action, action.verb, before, until)
             case unknown:
                 assert_never(unknown)
 
-    def _settled(self, action: Action, until: float) -> tuple[NodeReport, Judgement]:
+    def _settled(self, action: Action, verb: DrainVerb, until: float) -> tuple[NodeReport, Judgement]:
         """What Slurm says and what follows, once the node is no longer silent or `settle` has passed."""
         patience = min(time.monotonic() + self._settings.settle, until)
         pause = 0.05
         while True:
             report = self._read(until)
-            judgement = judge(report, action.verb, action.token)
+            judgement = judge(report, verb, action.token)
             passing = judgement.condition == "silent" and judgement.call == "wait"
             if not passing or time.monotonic() + pause >= patience:
                 return report, judgement
             time.sleep(pause)
             pause = min(2 * pause, LOOK_AT_MOST)
 
-    def _write(self, action: Action, before: NodeReport, until: float) -> Outcome:
-        match action.verb:
+    def _write(self, action: Action, verb: DrainVerb, before: NodeReport, until: float) -> Outcome:
+        match verb:
             case "drain":
                 self._update(("state=drain", f"reason={action.reason}"), until)
             case "update_reason" | "adopt":
@@ -171,6 +188,43 @@ class Slurm:
             return Outcome(result="done", message=message, node_state=before.state)
         return Outcome(result="done", message=f"our drain is lifted: {saw}", node_state=before.state)
 
+    def _requeue(self, action: Action, until: float) -> Outcome:
+        """The job is back in the queue, or was past it already, or the outcome says who acts next."""
+        number = number_of(action)
+        job = self._job(number, until)
+        past = over(job, action)
+        if job is None or past is not None:
+            return Outcome(result="done", message=f"job {number}: {past}; nothing was done", node_state=_state(job))
+        hindrance = hindered(job, self.node)
+        if hindrance == "elsewhere":
+            message = f"job {number} runs on {job.nodes[:80] or 'no node'}, not on {self.node}; nothing was done"
+            return Outcome(result="foreign", message=message, node_state=job.state)
+        if hindrance is not None:
+            raise hindrance
+        if until - time.monotonic() < WRITE_NEEDS:
+            raise ActionDeferred("too little time was left to write; nothing was written", 1.0)
+        answer = self._scontrol.run(("requeue", job.target), until)
+        if answer.code != 0 and (error := complaint(answer, number)) is not None:
+            raise error
+        after = self._job(number, until)
+        if (said := over(after, action)) is None:
+            message = f"Slurm took the requeue, yet job {number} still is {_state(after)}"
+            return Outcome(result="deferred", message=message, retry_after=5.0, node_state=job.state)
+        message = f"job {number} was {job.state} on {job.nodes[:80]}; {said}"
+        return Outcome(result="done", message=message, node_state=job.state)
+
+    def _job(self, number: str, until: float) -> Job | None:
+        """Slurm's record of the job, None when it knows none.
+
+        Raises  ActionDeferred when no usable answer came, ActionRefused when none can come
+        """
+        try:
+            return self._jobs.ask(number, self.node, until)
+        except Unanswered as error:
+            raise ActionDeferred(f"{error}; is slurmctld up?", error.next_in) from error
+        except (NotUnderstood, Absent) as error:
+            raise ActionRefused(str(error)) from error
+
     def _unwritten(
         self, result: Literal["done", "foreign", "deferred"], judgement: Judgement, seen: NodeReport
     ) -> Outcome:
@@ -213,10 +267,14 @@ def build(settings: Settings) -> Slurm:
 
 
 def _own_name(settings: Settings, environ: Mapping[str, str]) -> str:
-    name = settings.node or environ.get("SLURMD_NODENAME", "") or socket.gethostname().partition(".")[0]
-    if not _NODE_NAME.fullmatch(name):
+    name = own_node(settings.node, environ)
+    if not NODE_NAME.fullmatch(name):
         raise ConfigInvalid((f"[actuators.slurm] node: {name!r} cannot be a NodeName; set it to this machine's",))
     return name
+
+
+def _state(job: Job | None) -> str | None:
+    return job.state if job is not None else None
 
 
 def _shown(report: NodeReport) -> str:

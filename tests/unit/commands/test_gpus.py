@@ -189,3 +189,23 @@ def test_what_nobody_asked_or_does_not_answer_is_not_called_well(
     assert capsys.readouterr().out.splitlines()[2].split()[1] == state
     cli.run(["gpus", "--config", "/dev/null", "--json"])
     assert json.loads(capsys.readouterr().out)["gpus"][0]["state"] == state
+
+
+def test_the_job_of_each_process_stands_beside_it_where_anybody_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: dict[str, Values] = {
+        f"process:{FIRST[4:]}/1": {"process_name": "x" * 60, "process_job": "kubernetes/" + "f" * 36},
+        f"process:{FIRST[4:]}/2": {"process_name": "Xorg", "process_job": ""},
+        f"process:{FIRST[4:]}/3": {"process_name": "lost", "process_memory_bytes": None},
+    }
+    taken = with_readings(**rows)
+    monkeypatch.setattr(board, "measured", lambda parts, **rest: (taken, "agent"))
+    cli.run(["gpus", "--config", "/dev/null"])
+    out = capsys.readouterr().out.splitlines()
+    head, first, second, third = out[-4:]
+    assert head.split()[-2:] == ["JOB", "PROCESS"]
+    assert max(map(len, out)) == 80
+    assert first[head.index("JOB") :] == f"kubernetes/{'f' * 8}~ {'x' * 23}~"
+    assert second.split()[-2:] == ["-", "Xorg"]
+    assert third.split()[-2:] == ["?", "lost"]

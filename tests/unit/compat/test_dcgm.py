@@ -122,6 +122,19 @@ def test_a_mig_instance_has_rows_of_its_own() -> None:
     assert f"DCGM_FI_DEV_XID_ERRORS{instance}" not in told
 
 
+def test_the_jobs_of_slurm_on_a_gpu_each_have_rows() -> None:
+    rows: dict[str, Values] = {
+        GPU: {**IDENTITY, "temperature_celsius": 50, "gpu_job": 'slurm/8123, kubernetes/0f1e,slurm/8124,slurm/x"y'},
+        f"mig:{PCI}/9": {"mig_profile": "1g.10gb", "mig_sm_active_ratio": 0.5},
+        "gpu:0000:43:00.0": {**IDENTITY, "gpu_index": 4, "temperature_celsius": 51, "gpu_job": "kubernetes/0f1e"},
+    }
+    told = [name for name in shown(rows) if name.startswith(("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_SM_ACTIVE"))]
+    assert [name.partition(END)[2] for name in told] == [
+        ',hpc_job="8123"}', ',hpc_job="8124"}', r',hpc_job="x\"y"}', "}",
+        ',hpc_job="8123"}', ',hpc_job="8124"}', r',hpc_job="x\"y"}',
+    ]  # fmt: skip
+
+
 def test_rates_that_were_made_of_counters_are_no_profiling() -> None:
     """On Ampere without DCGM."""
     counted: Values = {**IDENTITY, "nvlink_tx_bytes_per_second": 1024e6, "nvlink_rx_bytes_per_second": 0.0}

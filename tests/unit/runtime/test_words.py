@@ -2,7 +2,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuguard.runtime.words import WIDTH, date, listed, page, paragraph, row, span, times
+from gpuguard.runtime.words import (
+    WIDTH,
+    brief,
+    cell,
+    date,
+    listed,
+    numbers,
+    padded,
+    page,
+    paragraph,
+    row,
+    span,
+    times,
+)
 
 
 @given(st.text(max_size=400), st.text(alphabet="abc ", max_size=20))
@@ -32,3 +45,29 @@ def test_moments_are_told_as_far_as_they_are_known() -> None:
 def test_names_and_counts_are_told_as_in_a_sentence() -> None:
     assert (listed([]), listed(["a"]), listed(["a", "b", "c"], "or")) == ("nothing", "a", "a, b or c")
     assert (times(1), times(2), times(1500)) == ("once", "twice", "1,500 times")
+
+
+@given(st.text(max_size=60), st.integers(min_value=1, max_value=30))
+def test_a_cell_is_one_line_and_no_wider_than_its_column(text: str, width: int) -> None:
+    assert all(c.isprintable() for c in cell(text, width))
+    assert len(cell(text, width)) <= width
+    assert padded(text, width).startswith(cell(text, width))
+
+
+def test_what_is_cut_off_is_marked_and_wide_letters_count_twice() -> None:
+    assert cell("llama-70b", 9) == "llama-70b"
+    assert cell("llama-70b", 8) == "llama-7~"
+    assert cell("a\x1b[2J", 20) == "a\\x1b[2J"
+    assert cell("名名名", 5) == "名名~"
+    assert padded("名", 4) == "名  "
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-1.0, "0s"), (0.4, "0s"), (119.4, "119s"), (120.0, "2m"), (7199.0, "120m"), (7200.0, "2h")]
+)
+def test_a_table_has_times_in_three_figures(seconds: float, text: str) -> None:
+    assert brief(seconds) == text
+
+
+def test_numbers_that_follow_each_other_are_a_range() -> None:
+    assert (numbers([]), numbers([3]), numbers([7, 0, 1, 2, 4, 1])) == ("", "3", "0-2,4,7")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuguard.actuators.slurm import scontrol
 from gpuguard.actuators.slurm.scontrol import OUTPUT_LIMIT, Scontrol
+from gpuguard.child import slurm as places
 from gpuguard.errors import ActionDeferred, ActionRefused
 
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_started_is_put_off(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_one_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(scontrol, "PLACES", (str(tmp_path),))
+    monkeypatch.setattr(places, "PLACES", (str(tmp_path),))
     lacking = Scontrol("", "")
     with pytest.raises(ActionRefused, match="install"):
         lacking.run((), soon())
