@@ -47,7 +47,9 @@ RIGHT: dict[str, tuple[str, ...]] = {
 WATCHED = 300.0  # seconds after a fault, after which it counts as missed
 SETTLED = 30.0  # seconds after the first verdict, at which it is looked at again
 TICK = 10.0
-LATEST = {"heartbeats": 60.0, "file": 60.0, "none": 120.0}  # seconds to a verdict that are promised
+# Seconds to a verdict that are promised where a rank here stops. Of one that is cut off from another node all that shows
+# is that its ranks wait, perhaps rightly, for as long as they ever did: how late that is told is in `by_cause`.
+LATEST = {"heartbeats": 60.0, "file": 60.0, "none": 120.0}
 SUBJECT = job(JOB)
 
 
@@ -310,7 +312,7 @@ class Score:
         tally.settled += later == wanted or case.cause == "starved"
         if later != wanted and case.cause != "starved":
             self.wrong.append(f"{case.name} ({case.cause}, {case.told}): rank {later}, not {wanted}")
-        if case.kind == "hang" and found - begun > LATEST[case.told]:
+        if case.kind == "hang" and case.cause != "partition" and found - begun > LATEST[case.told]:
             self.late.append(f"{case.name} ({case.cause}, {case.told}): {found - begun:.0f} s")
 
     def _cried(self, case: Case, course: Course, before: float) -> None:

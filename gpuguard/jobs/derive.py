@@ -15,7 +15,7 @@ to live: what happened meanwhile nobody knows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -37,6 +37,7 @@ from gpuguard.ports import Rules
 SWEPT = frozenset({"rank_progress_seconds", "task_state", "utilization_ratio", "process_count", "job_alive"})
 # What comes so seldom that it is concluded from at once.
 SELDOM = SWEPT - {"rank_progress_seconds", "utilization_ratio"}
+UNSURE = 0.5  # the confidence of a verdict that is new, at most
 WORKED = 0.05  # mean activity above which a GPU counts as used at all
 
 
@@ -46,6 +47,9 @@ class Settings:
 
     every: Seconds = Seconds(2.0)  # a view of each job is put together this often
     unseen: Seconds = Seconds(120.0)  # a job of which nothing was seen for so long is over; sources look twice a minute
+    # A verdict is unsure until it was the same for so long: processes are looked at every ten seconds, ranks every one
+    # or two, and when a job gets on again some tell it before others.
+    hold: Seconds = Seconds(8.0)
     linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
     unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
     most: int = 256  # jobs that are remembered; what is more is left out, the newest first
@@ -69,6 +73,8 @@ class JobMemory(msgspec.Struct, frozen=True, kw_only=True):
     ranks: dict[int, RankState] = {}
     heard: dict[int, Instant] = {}
     ended: Instant | None = None
+    verdict: str = ""
+    verdict_since: Instant | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +125,7 @@ class Jobs:
             return msgspec.structs.replace(memory, jobs=jobs), {}
         sees_all = at.boot if seen.sees_all() else memory.sees_all
         memory = msgspec.structs.replace(memory, jobs=jobs, concluded=at, sees_all=sees_all)
-        return memory, self._conclude(memory, seen, at)
+        return self._held(memory, self._conclude(memory, seen, at), at)
 
     # --- folding -----------------------------------------------------------------------------------------------------
 
@@ -137,8 +143,9 @@ class Jobs:
                 JobMemory(seen=at, last=at) if held is None else msgspec.structs.replace(held, last=at)
             )  # fmt: skip
         if told:
-            for name, of_job in seen.ranks.items():
-                if name in jobs:
+            for name, all_ranks in seen.ranks.items():
+                of_job = {n: row for n, row in all_ranks.items() if "rank_progress_seconds" in row.values}
+                if name in jobs and of_job:
                     jobs[name] = self._told(jobs[name], of_job, at)
         aged = {name: self._aged(name, held, seen, at) for name, held in jobs.items()}
         jobs = {
@@ -195,6 +202,23 @@ class Jobs:
             return held
         return msgspec.structs.replace(held, ended=at if over else None)
 
+    def _held(
+        self, memory: Memory, found: dict[SubjectId, Values], at: Instant
+    ) -> tuple[Memory, Mapping[SubjectId, Values]]:
+        """What was concluded, and as unsure where the same was not concluded for a while."""
+        jobs = dict(memory.jobs)
+        for name, held in memory.jobs.items():
+            row = found.get(job(JobId(name)), {})
+            verdict, confidence = row.get("job_verdict"), row.get("job_confidence")
+            if not isinstance(verdict, str) or not isinstance(confidence, float):
+                continue
+            since = held.verdict_since if verdict == held.verdict and held.verdict_since is not None else at
+            if since is at:
+                jobs[name] = msgspec.structs.replace(held, verdict=verdict, verdict_since=at)
+            if verdict and (seconds_between(since, at) or 0.0) < self._settings.hold:
+                row["job_confidence"] = min(confidence, UNSURE)
+        return msgspec.structs.replace(memory, jobs=jobs), found
+
     # --- concluding --------------------------------------------------------------------------------------------------
 
     def _conclude(self, memory: Memory, seen: Seen, at: Instant) -> dict[SubjectId, Values]:
@@ -234,7 +258,8 @@ class Jobs:
         world = held.world if held.world is not None or nodes != 1 else len(gpus)
         return JobView(
             job=JobId(name), seen=max(0.0, seconds_between(held.seen, at) or 0.0), world=world, elsewhere=elsewhere,
-            ranks=of_job, gpus=gpus, tasks=tuple(_task(pid, memory, at) for pid in sorted(pids) if pid in memory.tasks),
+            ranks=of_job, gpus=gpus,
+            tasks=tuple(_task(pid, memory, seen, at) for pid in sorted(pids) if pid in memory.tasks),
         )  # fmt: skip
 
     def _rank(
@@ -244,15 +269,16 @@ class Jobs:
         limit = held.limits.get(phase, Limit())
         row = seen.ranks.get(name, {}).get(state.number)
         enqueued = row.number("flight_enqueued") if row is not None else None
-        on = seen.gpu_of(state.pid)
+        pid = state.pid if state.pid is not None else seen.pid_of_rank(name, state.number)
+        on = seen.gpu_of(pid)
+        task = _task(pid, memory, seen, at) if pid is not None and pid in memory.tasks else None
         slower = state.pace / state.usual if state.pace is not None and state.usual else None
         return RankView(
-            number=state.number, pid=state.pid, step=state.step, phase=state.phase, silent=state.silent(at),
+            number=state.number, pid=pid, step=state.step, phase=state.phase, silent=state.silent(at),
             limit=limit.seconds(self._phases.of(phase), self._phases.samples),
             learned=limit.total >= self._phases.samples,
             behind=max(0, front - state.step) if state.step is not None else 0, slower=slower, done=state.done,
-            gone=state.gone, started=state.started, gpu=on,
-            task=_task(state.pid, memory, at) if state.pid in memory.tasks and state.pid is not None else None,
+            gone=state.gone or (task is not None and task.gone), started=state.started, gpu=on, task=task,
             collective=None if enqueued is None else int(enqueued),
             waits_in=(row.text("flight_waits_in") or "") if row is not None else "",
         )  # fmt: skip
@@ -335,8 +361,8 @@ def _tasks(known: Mapping[int, TaskState], seen: Seen) -> dict[int, TaskState]:
     return {pid: known.get(pid, TaskState()).seen(row, row.at) for pid, row in seen.tasks.items()}
 
 
-def _task(pid: int, memory: Memory, at: Instant) -> TaskView:
-    return memory.tasks[pid].view(at)
+def _task(pid: int, memory: Memory, seen: Seen, at: Instant) -> TaskView:
+    return replace(memory.tasks[pid].view(at), gpu=seen.gpu_of(pid))
 
 
 def _said(name: str, seen: Seen) -> Values:

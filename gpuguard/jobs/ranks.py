@@ -16,6 +16,7 @@ from gpuguard.model.readings import Row
 
 # Its own share in what the newest gaps were on average: some ten looks.
 NEWEST_SHARE = 0.1
+PAUSE = 4.0
 START = "start"
 
 
@@ -101,7 +102,9 @@ def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
         if gap.phase not in ("", "step"):
             continue
         share = 1.0 - (1.0 - NEWEST_SHARE) ** gap.times
-        pace = gap.seconds if pace is None else pace + share * (gap.seconds - pace)
+        # One pause is no pace: it counts as a step that is three times as long as usual at most.
+        lately = gap.seconds if usual is None else min(gap.seconds, PAUSE * usual)
+        pace = lately if pace is None else pace + share * (lately - pace)
         usual = gap.seconds if usual is None else usual + share * NEWEST_SHARE * (gap.seconds - usual)
     return (
         msgspec.structs.replace(

@@ -104,6 +104,29 @@ def test_a_job_is_known_by_its_ranks(node: Node) -> None:
     assert node.told[NODE] == {"jobs_here": 1, "progress_known_ratio": 1.0}
 
 
+def test_a_verdict_is_sure_once_it_was_the_same_for_a_while(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    sure = []
+    for waited in range(2, 46, 2):
+        node.beat(29, progress_seconds=float(waited))
+        confidence = node.of_job()["job_confidence"]
+        assert isinstance(confidence, float)
+        if node.of_job()["job_verdict"] == "hung":
+            sure.append(confidence >= 0.6)
+    assert sure == [False] * 4 + [True] * 4
+
+
+def test_a_rank_that_tells_no_pid_is_the_process_with_its_number(node: Node) -> None:
+    node.beat(1, pid=None)
+    node.tasks(100, 107, task_rank="1", task_gone=1)
+    node.tasks(101, task_rank="1")
+    node.on_gpus(100, 101)
+    node.beat(2, pid=None)
+    assert node.told[rank(SEVEN, 1)]["rank_gpu"] == card(1), "the one that lives"
+    assert "rank_gpu" not in node.told[rank(SEVEN, 0)]
+
+
 def test_the_limit_is_learned_and_the_hang_found(node: Node) -> None:
     for step in range(30):
         node.beat(step)
