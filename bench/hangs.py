@@ -47,8 +47,8 @@ RIGHT: dict[str, tuple[str, ...]] = {
 WATCHED = 300.0  # seconds after a fault, after which it counts as missed
 SETTLED = 30.0  # seconds after the first verdict, at which it is looked at again
 TICK = 10.0
-# Seconds to a verdict that are promised where a rank here stops. Of one that is cut off from another node all that shows
-# is that its ranks wait, perhaps rightly, for as long as they ever did: how late that is told is in `by_cause`.
+# Seconds to a verdict that are promised where a rank here stops. Of a job that is cut off from another node all that
+# shows is that its ranks wait, perhaps rightly, for as long as they ever did: how late that is told is in `by_cause`.
 LATEST = {"heartbeats": 60.0, "file": 60.0, "none": 120.0}
 SUBJECT = job(JOB)
 

@@ -1,11 +1,12 @@
-"""Plays a recorded machine with an incident, from log line to drain.
+"""Plays a recorded machine with an incident, from log line to drain, and a job that hangs.
 
 Starts the real agent, observe-only, on a copy of a recorded machine with eight GPUs, lets a program fail on one of
 them and another one fall off the bus, and tells each step: what the kernel printed, what gpuguard made of it, what it
-would do and why. Nothing outside a temporary folder is touched. On a terminal the agent keeps running afterwards, so
-that you can look around, until Ctrl-C.
+would do and why. Meanwhile a small real training job gets stuck, which no log tells of. Nothing outside a temporary
+folder is touched. On a terminal the agent keeps running afterwards, so that you can look around, until Ctrl-C.
 """
 
+import contextlib
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -28,11 +29,17 @@ READING_TIME = 4.0  # seconds between two scenes at speed 1
 PATIENCE = 5.0
 QUIET = 0.4  # seconds without a new sentence: the scene is over
 PARAGRAPHS_SHOWN = 3
-QUESTIONS = ("why", "status", "check", "gpus", "history")
+QUESTIONS = ("why", "status", "check", "gpus", "hang", "history")
+# The job that hangs: its last rank takes a lock twice after so many steps of some 20 ms.
+JOB, RANKS, STUCK_AT = "demo", 4, 100
+HANG = "job_hung"
+# A limit that was learned of such steps is half a minute.
+HANG_WITHIN = 60.0
 METRICS = (
     'gpuguard_events_total{code="79"', 'gpuguard_events_total{code="13"', 'gpuguard_subject_health{state="unfit"',
     'gpuguard_subject_health{state="watched"',
 )  # fmt: skip
+OF_THE_JOB = ("job", "rank")
 LABELS = {
     "verdict": "verdict", "drain": "drain", "release": "release", "outcome": "answer", "source": "source",
 }  # fmt: skip
@@ -70,10 +77,14 @@ def run(args: Namespace) -> int:
         try:
             with rehearsal:
                 stays = sys.stdout.isatty() and not (args.exit or args.json)
-                if not _play(stage, rehearsal):
-                    raise ReadFailed("the agent did not see the incident; please report it")
-                _look_back(stage, rehearsal)
-                if stays:
+                with _job(rehearsal):
+                    if not _play(stage, rehearsal):
+                        raise ReadFailed("the agent did not see the incident; please report it")
+                    if not _hang(stage, rehearsal):
+                        raise ReadFailed("the agent did not see the hang; please report it")
+                    _look_back(stage, rehearsal)
+                    if not stays:
+                        return 0
                     _invite(stage, rehearsal)
                     stage.tell("scene", "the agent keeps running for you to look around; Ctrl-C ends it")
                     _wait_until_interrupted(rehearsal)
@@ -107,6 +118,52 @@ def _play(stage: "_Stage", rehearsal: "Rehearsal") -> bool:
     return unfit
 
 
+@contextlib.contextmanager
+def _job(rehearsal: "Rehearsal") -> "Iterator[None]":
+    """A real training job runs, which will get stuck; all of its processes are ended with the block."""
+    import os
+    import signal
+    import subprocess
+
+    command = [sys.executable, "-m", "gpuguard.progress.example", "--job", JOB, "--ranks", str(RANKS)]
+    command += ["--fault", "deadlock", "--at", str(STUCK_AT)]
+    environment = {
+        **os.environ, "GPUGUARD_SOCKET": str(rehearsal.socket), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }  # fmt: skip
+    job = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+
+
+def _hang(stage: "_Stage", rehearsal: "Rehearsal") -> bool:
+    """Whether the agent noticed that the job is stuck; it was told who is behind, and why that is thought."""
+    import time
+
+    stage.tell(
+        "scene",
+        f"No log tells of the next one. Since the beginning a training job of {RANKS} processes runs on this node. "
+        f"After {STUCK_AT} steps one of them got stuck, and the others wait for it; to every monitor they look busy.",
+    )
+    ends = time.monotonic() + HANG_WITHIN
+    while rehearsal.runs() and time.monotonic() < ends:
+        told = next((e for e in rehearsal.story() if e.kind == "verdict" and e.detail.get("finding") == HANG), None)
+        if told is not None:
+            stage.tell(LABELS["verdict"], _short(told))
+            stage.pause()
+            stage.tell("scene", "Who is behind, and how does gpuguard know? `gpuguard hang` answers:")
+            stage.say_all("hang", _answer(rehearsal, "hang"), indent="")
+            return True
+        time.sleep(0.1)
+    return False
+
+
 def scenes(text: str) -> Iterator[tuple[str, list[str]]]:
     """What is told, and the records that go with it.
 
@@ -130,12 +187,14 @@ def _what_follows(rehearsal: "Rehearsal", known: int) -> "Iterator[StoryEntry]":
     """The sentences that the agent writes, until it falls silent."""
     import time
 
+    from gpuguard.model.ids import kind_of
+
     ends = time.monotonic() + PATIENCE
     quiet_since: float | None = None
     while time.monotonic() < ends and rehearsal.runs():
         entries = rehearsal.story()[known:]
         known += len(entries)
-        yield from (entry for entry in entries if entry.kind in LABELS)
+        yield from (entry for entry in entries if entry.kind in LABELS and kind_of(entry.subject) not in OF_THE_JOB)
         now = time.monotonic()
         if entries or quiet_since is None:
             quiet_since = now if entries else None
@@ -172,12 +231,17 @@ def _invite(stage: "_Stage", rehearsal: "Rehearsal") -> None:
 
 def _why(rehearsal: "Rehearsal") -> list[str]:
     """The beginning of what `gpuguard why` answers: the drain, the GPU, and the finding that decided."""
+    paragraphs = "\n".join(_answer(rehearsal, "why")).split("\n\n")
+    return "\n\n".join(paragraphs[:PARAGRAPHS_SHOWN]).splitlines()
+
+
+def _answer(rehearsal: "Rehearsal", question: str) -> list[str]:
+    """What another command answers."""
     import subprocess
 
-    command = [sys.executable, "-m", "gpuguard.cli", "why", "--state-dir", str(rehearsal.state_dir)]
+    command = [sys.executable, "-m", "gpuguard.cli", question, "--state-dir", str(rehearsal.state_dir)]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    paragraphs = (answer.stdout or answer.stderr).split("\n\n")
-    return "\n\n".join(paragraphs[:PARAGRAPHS_SHOWN]).splitlines()
+    return (answer.stdout or answer.stderr).splitlines()
 
 
 def _program() -> str:
@@ -233,10 +297,10 @@ class _Stage:
             sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 
-    def say_all(self, step: str, lines: list[str]) -> None:
-        """Lines of another command, as they are."""
+    def say_all(self, step: str, lines: list[str], indent: str = "  ") -> None:
+        """Lines of another command, as they are; some fill all of the 80 columns."""
         if self._as_json:
             self.tell(step, "\n".join(lines))
         else:
-            sys.stdout.write("".join(f"  {line}".rstrip() + "\n" for line in lines))
+            sys.stdout.write("".join(f"{indent}{line}".rstrip() + "\n" for line in lines))
             sys.stdout.flush()

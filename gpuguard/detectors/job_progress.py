@@ -4,7 +4,7 @@ What it is that holds a job up is concluded elsewhere, from several signals; her
 is sure enough. One of them stands at a time. Load alone is never a sign of life, and its absence alone never a fault.
 
 Reads     job_verdict and job_confidence of each job; for people job_why, job_culprit_rank, job_judged_rank,
-          job_culprit_gpu, job_phase, job_progress_seconds, job_progress_limit_seconds and job_signals_for
+          job_culprit_gpu, job_phase, job_progress_seconds and job_progress_limit_seconds
 Source    reference of time-outs in use: PyTorch's watchdog (10 min), NVRx, DLRover; PyTorch DataLoader's documentation
           for num_workers, pin_memory, prefetch_factor and persistent_workers
 Clears    when the job gets on again or is over, a reboot, or by a person
@@ -22,7 +22,6 @@ from gpuguard.model.readings import Row, SubjectKind
 from gpuguard.ports import Rules
 
 WHY_KEPT = 240
-SIGNALS_KEPT = 320
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,22 +123,30 @@ class JobProgress:
 
 
 def _reason(row: Row, meaning: Meaning) -> str:
-    """The verdict, where it shows, for how long, why, and what to do next."""
+    """The verdict in the words of who gave it, else in what is known of it; the GPU it shows on, and what to do next.
+
+    What speaks for and against it `gpuguard hang` tells.
+    """
+    gpu = row.text("job_culprit_gpu")
+    parts = [clean(row.text("job_why") or _where(row, meaning), WHY_KEPT)]
+    if gpu and gpu not in parts[0]:
+        parts.append(f"on {clean(gpu)}")
+    return "; ".join((*parts, f"next: {meaning.next}"))
+
+
+def _where(row: Row, meaning: Meaning) -> str:
+    """Which rank it is, in what phase and for how long."""
     rank = row.bits("job_culprit_rank")
     if rank is None:
         rank = row.bits("job_judged_rank")
-    gpu, phase = row.text("job_culprit_gpu"), row.text("job_phase")
-    silent, limit = row.number("job_progress_seconds"), row.number("job_progress_limit_seconds")
-    where = [f"rank {rank:g}"] if rank is not None else []
-    where += [f"on {clean(gpu)}"] if gpu else []
-    where += [f"in {clean(phase, 32)}"] if phase else []
+    phase, silent = row.text("job_phase"), row.number("job_progress_seconds")
+    limit = row.number("job_progress_limit_seconds")
+    parts = [f"rank {rank:g}"] if rank is not None else []
+    parts += [f"in {clean(phase, 32)}"] if phase else []
     if silent is not None:
         within = "" if limit is None else f" (its limit is {lasting(limit)})"
-        where.append(f"without progress for {lasting(silent)}{within}")
-    parts = [clean(row.text("job_why") or meaning.means, WHY_KEPT), " ".join(where)]
-    if signals := row.text("job_signals_for"):
-        parts.append(f"signs: {clean(signals, SIGNALS_KEPT)}")
-    return "; ".join(part for part in (*parts, f"next: {meaning.next}") if part)
+        parts.append(f"without progress for {lasting(silent)}{within}")
+    return f"{meaning.means}: {' '.join(parts)}" if parts else meaning.means
 
 
 def build(settings: Settings, rules: Rules) -> JobProgress:

@@ -21,6 +21,7 @@ import msgspec
 
 from gpuguard.jobs import activity, patrol, ranks, roll, verdict
 from gpuguard.jobs.activity import Activity
+from gpuguard.jobs.dumps import compared, is_of_now
 from gpuguard.jobs.holdings import Holdings
 from gpuguard.jobs.limits import Limit, Phases, parse_phases
 from gpuguard.jobs.ranks import RankState
@@ -237,6 +238,7 @@ class Jobs:
                 found[rank(JobId(name), one.number)] = {
                     "rank_limit_seconds": one.limit, "rank_behind_steps": one.behind,
                     **({"rank_gpu": one.gpu} if one.gpu is not None else {}),
+                    **({"rank_still_seconds": one.task.still} if one.task is not None else {}),
                 }  # fmt: skip
         found.update(self._on_gpus(seen, memory, at))
         node: Values = {"jobs_here": here}
@@ -256,8 +258,10 @@ class Jobs:
         elsewhere = (held.world is not None and held.world > len(held.ranks) and bool(held.ranks)) or (nodes or 1) > 1
         gpus = tuple(self._gpu(one, memory, at) for one in seen.gpus_of(name))
         world = held.world if held.world is not None or nodes != 1 else len(gpus)
+        silent = {state.number: state.silent(at) for state in held.ranks.values()}
         return JobView(
-            job=JobId(name), seen=max(0.0, seconds_between(held.seen, at) or 0.0), world=world, elsewhere=elsewhere,
+            job=JobId(name), flight=compared(seen.ranks.get(name, {}), silent, held.world),
+            seen=max(0.0, seconds_between(held.seen, at) or 0.0), world=world, elsewhere=elsewhere,
             ranks=of_job, gpus=gpus,
             tasks=tuple(_task(pid, memory, seen, at) for pid in sorted(pids) if pid in memory.tasks),
         )  # fmt: skip
@@ -268,24 +272,28 @@ class Jobs:
         phase = state.phase or verdict.STEP
         limit = held.limits.get(phase, Limit())
         row = seen.ranks.get(name, {}).get(state.number)
-        enqueued = row.number("flight_enqueued") if row is not None else None
+        silent = state.silent(at)
+        enqueued = row.number("flight_enqueued") if row is not None and is_of_now(row, silent) else None
         pid = state.pid if state.pid is not None else seen.pid_of_rank(name, state.number)
         on = seen.gpu_of(pid)
         task = _task(pid, memory, seen, at) if pid is not None and pid in memory.tasks else None
         slower = state.pace / state.usual if state.pace is not None and state.usual else None
         return RankView(
-            number=state.number, pid=pid, step=state.step, phase=state.phase, silent=state.silent(at),
+            number=state.number, pid=pid, step=state.step, phase=state.phase, silent=silent,
             limit=limit.seconds(self._phases.of(phase), self._phases.samples),
             learned=limit.total >= self._phases.samples,
             behind=max(0, front - state.step) if state.step is not None else 0, slower=slower, done=state.done,
             gone=state.gone or (task is not None and task.gone), started=state.started, gpu=on, task=task,
             collective=None if enqueued is None else int(enqueued),
-            waits_in=(row.text("flight_waits_in") or "") if row is not None else "",
         )  # fmt: skip
 
     def _gpu(self, name: SubjectId, memory: Memory, at: Instant) -> GpuView:
         known = memory.gpus.get(name)
         return GpuView(gpu=name) if known is None else known.view(name, at, self._watching)
+
+    def _pattern(self, name: SubjectId, memory: Memory, at: Instant) -> Values:
+        view = self._gpu(name, memory, at)
+        return {"gpu_pattern": view.pattern, "gpu_pattern_words": view.words} if view.pattern != "unknown" else {}
 
     def _job(self, name: str, held: JobMemory, view: JobView, memory: Memory, seen: Seen, at: Instant) -> Values:
         values: Values = {"job_ended": 0, "job_seen_seconds": view.seen}
@@ -294,10 +302,7 @@ class Jobs:
         if view.ranks:
             values |= _said(name, seen)
             values |= _progress(view.ranks)
-            flat = [
-                state.step - state.loss_since for state in held.ranks.values()
-                if state.loss is not None and state.step is not None and state.loss_since is not None
-            ]  # fmt: skip
+            flat = [state.flat for state in held.ranks.values() if state.flat is not None]
             if flat:
                 values["job_loss_flat_steps"] = min(flat)
         values |= self._usage(name, view, memory, seen)
@@ -337,7 +342,7 @@ class Jobs:
             found[name] = patrol.gpu_columns(
                 row.values, seen.on(name), alive, given, scheduler_known=seen.schedules, sees_all=sees_all,
                 services=self._settings.services,
-            )  # fmt: skip
+            ) | self._pattern(name, memory, at)  # fmt: skip
         for name in seen.processes:
             owner = seen.owners.get(pid_of(name))
             found[name] = {"process_job": owner} if owner is not None else {}

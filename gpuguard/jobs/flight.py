@@ -156,7 +156,13 @@ def _held_by(
             confidence=LIKELY if unseen else SURE,
         )  # fmt: skip
     return Comparison(
-        kind="missing", waiting=waiting, unseen=unseen, group=group, number=number, call=call, confidence=VAGUE,
+        kind="missing",
+        waiting=waiting,
+        unseen=unseen,
+        group=group,
+        number=number,
+        call=call,
+        confidence=VAGUE,
         why=f"{held}, and there is no dump of {_ranks(unseen)}",
     )
 
@@ -239,4 +245,3 @@ def _ranks(ranks: Iterable[int]) -> str:
 
 def _verb(ranks: Sequence[int], one: str, many: str) -> str:
     return one if len(ranks) == 1 else many
-

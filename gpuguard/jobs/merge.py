@@ -282,7 +282,9 @@ def _by_absence(alive: Sequence[_Seen], missing: Sequence[int], unheard: Sequenc
         return None
     host = f"no word from host {', '.join(unheard)}: " if unheard else ""
     return _Said(
-        verdict="hung", confidence=0.6, node=unheard[0] if len(unheard) == 1 else "",
+        verdict="hung",
+        confidence=0.6,
+        node=unheard[0] if len(unheard) == 1 else "",
         why=f"{host}nobody told of {_ranks(missing)}, and all others wait alike: it is most likely one of those",
     )
 

@@ -24,8 +24,8 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
     """One rank as it was told of last.
 
     `moved` is when it last showed progress; `began` when its phase did. `pace` is how long its steps took of late,
-    `usual` over all. `loss_since` is the step since which its loss has not changed at all. `first` is the step it was
-    seen with first.
+    `usual` over all. `flat` is over how many steps its loss has not moved at all, as it says. `first` is the step it
+    was seen with first.
     """
 
     number: int
@@ -41,8 +41,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
     done: bool = False
     gone: bool = False
     library: bool = False
-    loss: float | None = None
-    loss_since: int | None = None
+    flat: int | None = None
 
     def silent(self, at: Instant) -> float:
         """Since when it showed no progress, in seconds."""
@@ -76,8 +75,8 @@ def first_seen(number: int, row: Row) -> RankState:
         number=number, moved=moved, began=_ago(row, "rank_phase_seconds"), pid=None if pid is None else int(pid),
         restart=int(restart or 0), step=None if step is None else int(step), first=None if step is None else int(step),
         phase=row.text("rank_phase") or ("" if step is not None else START), done=row.number("rank_done") == 1,
-        gone=row.number("rank_gone") == 1, library=row.text("rank_via") == "library", loss=row.number("rank_loss"),
-        loss_since=None if step is None else int(step),
+        gone=row.number("rank_gone") == 1, library=row.text("rank_via") == "library",
+        flat=row.bits("rank_loss_flat_steps"),
     )  # fmt: skip
 
 
@@ -94,7 +93,7 @@ def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
     if between <= 0.0 and steps <= 0 and new.phase == state.phase:
         moved = state.moved if between <= 0.0 else new.moved
         kept = msgspec.structs.replace(new, moved=moved, began=state.began, first=state.first, pace=state.pace,
-                                       usual=state.usual, loss_since=_loss_since(state, new))  # fmt: skip
+                                       usual=state.usual)  # fmt: skip
         return kept, ()
     gaps = _gaps(state, new, between, max(0, steps))
     pace, usual = state.pace, state.usual
@@ -108,8 +107,7 @@ def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
         usual = gap.seconds if usual is None else usual + share * NEWEST_SHARE * (gap.seconds - usual)
     return (
         msgspec.structs.replace(
-            new, first=state.first if state.first is not None else new.first, pace=pace, usual=usual,
-            loss_since=_loss_since(state, new),
+            new, first=state.first if state.first is not None else new.first, pace=pace, usual=usual
         ),
         gaps,
     )  # fmt: skip
@@ -126,13 +124,6 @@ def _gaps(state: RankState, new: RankState, between: float, steps: int) -> tuple
     if between - last > 0 and steps > 1:
         gaps.append(Gap(phase=new.phase, seconds=(between - last) / (steps - 1), times=steps - 1))
     return tuple(gaps)
-
-
-def _loss_since(state: RankState, new: RankState) -> int | None:
-    """The step since which the loss is the same; a loss that is not told, or no number, stands for nothing."""
-    if new.loss is None or state.loss is None or new.loss != state.loss or state.loss_since is None:
-        return new.step
-    return state.loss_since
 
 
 def _ago(row: Row, column: str) -> Instant:

@@ -186,7 +186,9 @@ def _hung(
     confidence -= 0.05 if alive else 0.0
     first = culprit or max(late, key=lambda rank: (rank.silent or 0.0) / max(rank.limit, 1.0))
     what = f"rank {first.number}" if culprit is not None else "every rank" if len(late) > 1 else f"rank {first.number}"
-    why = f"{what} shows no progress in {first.phase or STEP} for {first.silent or 0.0:.0f} s"
+    why = (
+        f"{what} shows no progress in {first.phase or STEP} for {first.silent or 0.0:.0f} s (limit {first.limit:.0f} s)"
+    )
     if culprit is not None and evidence:
         why += f"; {evidence[0]}"
     return Judgement(
@@ -230,6 +232,10 @@ def _culprit(
         moving = [rank for rank in left if _moved(rank, min(settings.still, rank.limit))]
         if len(moving) + len(late) == len(left) and len(late) == 1:
             return late[0], (f"the other {_count(len(moving), 'rank')} went on",)
+    if job.flight is not None and len(job.flight.culprits) == 1:
+        told = next((rank for rank in left if rank.number == job.flight.culprits[0]), None)
+        if told is not None:
+            return told, (job.flight.why,)
     patterns = {gpu.gpu: gpu.pattern for gpu in job.gpus}
     ahead = max((rank.collective for rank in left if rank.collective is not None), default=None)
 

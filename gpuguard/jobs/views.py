@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpuguard.jobs.flight import Comparison
 from gpuguard.model.ids import JobId, SubjectId
 from gpuguard.model.jobs import Verdict
 
@@ -74,14 +75,13 @@ class RankView:
     gpu: SubjectId | None = None
     task: TaskView | None = None
     collective: int | None = None
-    waits_in: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """One job on this node. `world` is how many ranks it has over all nodes, None where nobody told; `elsewhere` says
-    that some of them are on other nodes; `seen` for how many seconds it has been seen; `io_stalled` is the share of
-    the last minute in which everything on the node waited for storage."""
+    that some of them are on other nodes; `seen` for how many seconds it has been seen. `flight` is what its flight
+    recorders say together, by dumps that were written since its ranks stopped."""
 
     job: JobId
     seen: float = 0.0
@@ -90,6 +90,7 @@ class JobView:
     ranks: tuple[RankView, ...] = ()
     gpus: tuple[GpuView, ...] = ()
     tasks: tuple[TaskView, ...] = ()
+    flight: Comparison | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

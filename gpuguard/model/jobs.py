@@ -99,6 +99,7 @@ RANK = (
     _seconds("rank_save_blocked_seconds", "rank", "How long the newest save held up the loop."),
     _text("rank_save_holds", "rank", "What that checkpoint holds, of: model optimizer loader seeds."),
     Quantity(name="rank_loss", of="rank", unit="ratio", metric=None, help="The loss it told last."),
+    _count("rank_loss_flat_steps", "rank", "Over how many steps its loss was told again and has not moved at all."),
     _flag("rank_loss_nan", "rank", "1 where the loss it told last is no number."),
     _flag("rank_done", "rank", "1 once it said that its work is complete."),
     Quantity(

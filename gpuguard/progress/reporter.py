@@ -111,6 +111,7 @@ class Reporter:
         self._at = self._since = self._clock()
         self._saved_at = 0.0
         self._loss = math.nan
+        self._loss_step = self._flat = 0
         self._flags = 0
         self._base = self._label = _BASE_START
         self._spells: list[Phase] = []
@@ -162,8 +163,11 @@ class Reporter:
             self._step = number
             if loss is not None:
                 value = float(loss)
-                # Infinity is no more of a loss than NaN is; both less themselves are not 0.
-                self._loss = value if value - value == 0.0 else math.nan
+                # Infinity is no more of a loss than NaN is; both less themselves are not 0. No NaN is equal to another.
+                value = value if value - value == 0.0 else math.nan
+                if value != self._loss:
+                    self._loss_step = number
+                self._loss, self._flat = value, max(0, number - self._loss_step)
                 self._flags |= FLAG_LOSS
             now = self._at = self._clock()
             if self._base is _BASE_START:
@@ -343,6 +347,7 @@ class Reporter:
             _pack_into(
                 self._memory, 0, PAGE_MAGIC, next(self._numbers), self._at, self._step, self._label, self._since,
                 self._loss, self._saved, self._saved_at, self._flags, self._preempt,
+                self._flat,
             )  # fmt: skip
         if now >= self._due or told:
             self._tell(now)
@@ -403,6 +408,7 @@ class Reporter:
             "blocked": None if self._blocked is None else round(self._blocked, 3),
             "holds": self._holds,
             "loss": self._loss if self._flags & FLAG_LOSS else None,
+            "flat": self._flat if self._flags & FLAG_LOSS else None,
             "done": True if self._flags & FLAG_DONE else None,
             "preempt": self._preempt or None,
         }

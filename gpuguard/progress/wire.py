@@ -13,7 +13,7 @@ for people. Only `v` and `rank` must be there.
     at        when it last got on: a step, a phase that began or ended, a word of life
     saved     step of the last complete checkpoint, `saved_at` when it was complete, `blocked` how many seconds the save
               held up the loop, `holds` what it holds, of "model optimizer loader seeds"
-    loss      a number, or "nan"
+    loss      a number, or "nan"; `flat` over how many steps it was told again without having moved at all
     done      true once the work is complete
     preempt   0 nothing known; 1 it will save and end when told to (SIGTERM); 2 it was told; 3 it saved
     devices   its CUDA_VISIBLE_DEVICES; `flight` where its NCCL flight recorder writes, less the number of the rank
@@ -39,8 +39,8 @@ SOCKET_VARIABLE = "GPUGUARD_SOCKET"
 MESSAGE_LIMIT = 512
 PHASE_LIMIT = 24  # bytes of a phase's name in a page
 
-# n, at, step, phase, since, loss, saved, saved_at, flags, preempt; a step or save that is none yet is NONE.
-PAGE = struct.Struct("<8sQdq24sddqdII")
+# n, at, step, phase, since, loss, saved, saved_at, flags, preempt, flat; a step or save that is none yet is NONE.
+PAGE = struct.Struct("<8sQdq24sddqdIIQ")
 PAGE_MAGIC = b"ggpage1\0"
 PAGE_SIZE = 4096
 NONE = -(2**63)
@@ -54,10 +54,10 @@ PREEMPT_UNKNOWN, PREEMPT_READY, PREEMPT_TOLD, PREEMPT_SAVED = 0, 1, 2, 3
 
 # What a message may hold. Of those that may be missing, the last of this tuple goes first where not all of it fits.
 OPTIONAL = ("job", "host", "holds", "blocked", "devices", "flight")
-_WHOLE = ("n", "rank", "world", "restart", "pid", "step", "saved", "preempt")
+_WHOLE = ("n", "rank", "world", "restart", "pid", "step", "saved", "preempt", "flat")
 _SECONDS = ("since", "at", "saved_at", "blocked")
 _TEXT = ("job", "host", "phase", "holds", "devices", "flight", "via")
-_NOT_NEGATIVE = {"n", "rank", "world", "restart", "pid", "preempt"}
+_NOT_NEGATIVE = {"n", "rank", "world", "restart", "pid", "preempt", "flat"}
 
 
 class Page(NamedTuple):
@@ -74,6 +74,7 @@ class Page(NamedTuple):
     saved_at: float
     done: bool
     preempt: int
+    flat: int = 0
 
 
 def encode(message: Mapping[str, object]) -> bytes:
@@ -155,7 +156,7 @@ def pack_page(page: Page) -> bytes:
     return PAGE.pack(
         PAGE_MAGIC, page.n, page.at, NONE if page.step is None else page.step, phase_bytes(page.phase), page.since,
         math.nan if page.loss is None else page.loss, NONE if page.saved is None else page.saved, page.saved_at, flags,
-        page.preempt,
+        page.preempt, page.flat,
     )  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def unpack_page(data: bytes) -> Page:
     """
     if len(data) < PAGE.size:
         raise ValueError(f"{len(data)} bytes are no page")
-    magic, n, at, step, phase, since, loss, saved, saved_at, flags, preempt = PAGE.unpack_from(data)
+    magic, n, at, step, phase, since, loss, saved, saved_at, flags, preempt, flat = PAGE.unpack_from(data)
     if magic != PAGE_MAGIC:
         raise ValueError("no page of this form")
     return Page(
@@ -180,6 +181,7 @@ def unpack_page(data: bytes) -> Page:
         saved_at=saved_at,
         done=bool(flags & FLAG_DONE),
         preempt=preempt,
+        flat=flat,
     )
 
 

@@ -44,7 +44,8 @@ class Settings:
     # What is read. kmsg is the one the node cannot do without; the journal stands in while it is blind.
     sources: tuple[str, ...] = (
         "kmsg", "journal", "pci_config", "nvml", "machine", "dcgm", "pcie", "infiniband", "driver_stack",
-        "process_states", "edac", "disk", "topology", "heartbeats", "tasks", "slurm",
+        "process_states", "edac", "disk", "topology", "heartbeats", "watchers", "tasks", "slurm",
+        "flight_recorder",
     )  # fmt: skip
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # lines below this are not logged
     # How long a start or a single pass waits for sources to have read what was there.

@@ -25,7 +25,7 @@ from gpuguard.store.reader import DATABASE_NAME, open_reader
 
 CONFIG = """\
 [agent]
-sources = ["kmsg", "pci_config"]
+sources = ["kmsg", "pci_config", "heartbeats"]
 [policy]
 name = "{policy}"
 mode = "observe"
@@ -33,6 +33,8 @@ mode = "observe"
 poll_file = 0.02
 [sources.pci_config]
 every = 1.0
+[sources.heartbeats]
+socket = "{socket}"
 """
 LOG_LINES_SHOWN = 5
 HEADER_BYTES = 64
@@ -55,7 +57,8 @@ class Rehearsal:
         for path in (self.kernel_log, *self.root.glob("sys/bus/pci/devices/*/config")):
             path.chmod(0o644)
         self.state_dir.mkdir()
-        self._config.write_text(CONFIG.format(policy=policy), encoding="utf-8")
+        self.socket = folder / "progress.sock"  # where jobs tell this agent of their progress
+        self._config.write_text(CONFIG.format(policy=policy, socket=self.socket), encoding="utf-8")
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

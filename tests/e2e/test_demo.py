@@ -22,7 +22,7 @@ def test_a_fault_travels_from_the_log_line_to_the_drain() -> None:
         for wanted in (
             "playing a recorded 8-GPU machine", "xid13: stays healthy",
             "kernel: NVRM: Xid (PCI:0000:9d:00): 79", "xid79: watched -> unfit", "drain: owed: drain 'gpuguard:",
-            "dry run: would drain this node", 'state="unfit"', "why:",
+            "dry run: would drain this node", "one of them got stuck", "job_hung", "hang: ", 'state="unfit"', "why:",
         )
     ]  # fmt: skip
     assert order == sorted(order)

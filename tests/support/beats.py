@@ -19,13 +19,13 @@ def message(rank: int = 0, **keys: object) -> bytes:
 def state(
     n: int, *, at: float, step: int | None = None, phase: str = "step", since: float = 0.0, loss: float | None = None,
     saved: int | None = None, saved_at: float = 0.0, done: bool = False, preempt: int = 0,
-    magic: bytes = wire.PAGE_MAGIC,
+    flat: int = 0, magic: bytes = wire.PAGE_MAGIC,
 ) -> bytes:  # fmt: skip
     """What stands at the beginning of a page."""
     flags = (wire.FLAG_DONE if done else 0) | (wire.FLAG_LOSS if loss is not None else 0)
     return wire.PAGE.pack(
         magic, n, at, wire.NONE if step is None else step, phase.encode(), since, loss or 0.0,
-        wire.NONE if saved is None else saved, saved_at, flags, preempt,
+        wire.NONE if saved is None else saved, saved_at, flags, preempt, flat,
     )  # fmt: skip
 
 

@@ -101,18 +101,22 @@ class Heartbeats:
 
     name = NAME
 
-    def __init__(self, settings: Settings, root: Path, clock: Clock, *, owner_of: OwnerOf = owner_of) -> None:
-        """Listens to nobody yet."""
+    def __init__(
+        self, settings: Settings, root: Path, clock: Clock, *, owner_of: OwnerOf = owner_of, here: Path | None = None
+    ) -> None:
+        """Listens to nobody yet. `here` is where /proc tells of who sends, where that is not the root."""
         self._settings, self._root, self._clock = settings, root, clock
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         limits = Limits(
             ranks=settings.ranks, ranks_of_user=settings.ranks_per_user, linger=settings.linger, pages=files // 2
         )  # fmt: skip
-        self.register = Register(Senders(root, owner_of), limits)
+        self.register = Register(Senders(root if here is None else here, owner_of), limits)
         self._stopping = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._queue = QUEUE_AT_LEAST
         self._came = 0.0  # messages a second, lately
+        self._waiting: list[Received] = []  # taken from the queue and not looked at yet
+        self._crowded = False
         self._full = 0  # reads that found the queue full, less those that did not
         self._read_at: float | None = None
 
@@ -129,7 +133,7 @@ class Heartbeats:
             swept: float | None = None
             while not self._stopping.is_set():
                 now = self._clock.now()
-                came = self._read(door, now.mono)
+                came = self._read(door, now.mono, due=swept is None or now.mono >= swept + self._period())
                 if swept is None or now.mono >= swept + self._period():
                     door.let_in(now.mono)
                     if not door.stands():
@@ -147,24 +151,33 @@ class Heartbeats:
             raise Absent(f"no job runs on the recorded machine {self._root}; set [sources.heartbeats] socket to listen")
         return Path(wire.SOCKET)
 
-    def _read(self, door: Door, now: float) -> int:
-        """How many messages waited; all of them were taken in, up to BATCH."""
-        came: list[Received] = []
+    def _read(self, door: Door, now: float, *, due: bool) -> int:
+        """How many messages waited. What they say is looked at when a sweep is due, or nobody was known before: between
+        them they are only taken from the queue, and most of them are made superfluous meanwhile."""
         count = pages = 0
+        senders: dict[int, int] = {}
         while count < BATCH and (one := door.receive(now)) is not None:
-            came.append(one)
+            self._waiting.append(one)
             count += 1
+            senders[one.pid] = senders.get(one.pid, 0) + 1
             pages += one.page is not None
             if pages >= PAGES_AT_ONCE:
-                self.register.hear(came, now)
-                came, pages = [], 0
-        self.register.hear(came, now)
-        self._end_flood(door, count >= min(BATCH, self._queue), now)
+                self._hear(now)
+                pages = 0
+        full = count >= min(BATCH, self._queue)
+        self._crowded = max(senders.values(), default=0) >= CROWDED
+        if due or full or pages or len(self._waiting) >= BATCH or not self.register.living:
+            self._hear(now)
+        self._end_flood(door, full, now)
         if self._read_at is not None and now > self._read_at:
             share = min(1.0, now - self._read_at)
             self._came += share * (count / (now - self._read_at) - self._came)
         self._read_at = now
         return count
+
+    def _hear(self, now: float) -> None:
+        self.register.hear(self._waiting, now)
+        self._waiting = []
 
     def _end_flood(self, door: Door, full: bool, now: float) -> None:
         """Who has sent more than can be read for long enough to silence others is shut out."""
@@ -192,7 +205,7 @@ class Heartbeats:
         if came >= min(BATCH, self._queue):
             left = min(left, FLOODED)
         elif self.register.by_datagram:
-            left = min(left, SHORTEST if self.register.most >= CROWDED else pace(self._came, self._queue))
+            left = min(left, SHORTEST if self._crowded else pace(self._came, self._queue))
         elif came and not self.register.living:
             left = min(left, LONGEST)  # what comes was refused: it is not worth more
         elif not self.register.living:
@@ -217,4 +230,5 @@ class Heartbeats:
 
 def build(settings: Settings, root: Path, clock: Clock) -> Heartbeats:
     """The source for the jobs on the machine under `root`."""
-    return Heartbeats(settings, root, clock)
+    # Who sends to a socket runs on this machine, whichever recorded one is played.
+    return Heartbeats(settings, root, clock, here=Path("/"))

@@ -48,6 +48,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     blocked: _Time | None = None
     holds: str | None = None
     loss: float | str | None = None
+    flat: Annotated[int, msgspec.Meta(ge=0, le=_TOP)] | None = None
     done: bool | None = None
     preempt: Annotated[int, msgspec.Meta(ge=0, le=3)] | None = None
     devices: str | None = None

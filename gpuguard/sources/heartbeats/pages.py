@@ -35,6 +35,7 @@ class Live(NamedTuple):
     saved_at: float | None
     done: bool
     preempt: int | None
+    flat: int | None = None
 
 
 def is_page(fd: int) -> bool:
@@ -71,7 +72,7 @@ class Page:
         if raw is None or raw == self._raw:
             return None
         self._raw = raw
-        magic, n, at, step, phase, since, loss, saved, saved_at, flags, preempt = wire.PAGE.unpack(raw)
+        magic, n, at, step, phase, since, loss, saved, saved_at, flags, preempt, flat = wire.PAGE.unpack(raw)
         if magic != wire.PAGE_MAGIC or not all(map(math.isfinite, (at, since, saved_at))):
             raise Refused("not_understood")
         if n < self._n:
@@ -82,7 +83,7 @@ class Page:
             phase=phase.rstrip(b"\0").decode("utf-8", "replace") or None,
             loss=loss if flags & wire.FLAG_LOSS else None, saved=None if saved == wire.NONE else saved,
             saved_at=None if saved == wire.NONE else saved_at, done=bool(flags & wire.FLAG_DONE),
-            preempt=preempt if preempt <= 3 else None,
+            preempt=preempt if preempt <= 3 else None, flat=flat if flags & wire.FLAG_LOSS else None,
         )  # fmt: skip
 
     def _settled(self, fd: int) -> bytes | None:

@@ -78,7 +78,7 @@ class Rank:
             self.live = Live(
                 at=at, step=message.step, phase=message.phase, since=message.since,
                 loss=float(loss) if loss is not None else None, saved=message.saved, saved_at=message.saved_at,
-                done=bool(message.done), preempt=message.preempt,
+                done=bool(message.done), preempt=message.preempt, flat=message.flat,
             )  # fmt: skip
         self._fixed = {}
 
@@ -134,7 +134,7 @@ class Rank:
         told: dict[str, Value] = {
             "rank_step": live.step, "rank_phase": live.phase and shown(live.phase), "rank_saved_step": live.saved,
             "rank_loss": None if nan else loss, "rank_loss_nan": None if loss is None else int(nan),
-            "rank_preempt": live.preempt,
+            "rank_preempt": live.preempt, "rank_loss_flat_steps": live.flat,
         }  # fmt: skip
         via = DATAGRAM if self.page is None else LIBRARY
         if message is not None:
@@ -169,7 +169,6 @@ class Register:
         self._meetings = Allowance[int](limits.meetings_of_user, limits.meetings_of_user)
         self.refused: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self.flooding: dict[int, int] = {}  # what was refused of each user as a flood; who reads it empties it
-        self.most = 0  # messages of one process among those that were heard last
         self.heard = 0
 
     def hear(self, came: Iterable[Received], now: float) -> None:
@@ -177,7 +176,6 @@ class Register:
         by_sender: dict[tuple[int, int], list[Received]] = {}
         for one in came:
             by_sender.setdefault((one.pid, one.uid), []).append(one)
-        self.most = max(map(len, by_sender.values()), default=0)
         for (pid, uid), said in by_sender.items():
             self.heard += len(said)
             allowed = self._of_process.take((pid, uid), len(said), now)

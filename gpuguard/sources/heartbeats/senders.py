@@ -92,13 +92,15 @@ class Senders:
 def job_of(sender: Sender, claim: str | None) -> JobId:
     """The job that the sender belongs to.
 
-    A bare word where a keeper vouches is a nickname, and is not needed; another job's name is refused.
+    A bare word where a keeper vouches is a nickname, and is not needed; another job's name is refused. A container of
+    Docker's that was started within a job names that job, as it has its environment: it stays the container.
     Raises  Refused: foreign_job
     """
     own = sender.owner.job
     if own is not None and keeper_of(own) in VOUCHING:
         keeper, _, name = (claim or "").partition("/")
-        if keeper in VOUCHING and own != f"{keeper}/{_spelled(name)}":
+        in_container = keeper_of(own) == "docker" and keeper != "docker"
+        if keeper in VOUCHING and not in_container and own != f"{keeper}/{_spelled(name)}":
             raise Refused("foreign_job")
         return own
     if claim:

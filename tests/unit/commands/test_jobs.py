@@ -77,6 +77,6 @@ def test_a_node_of_which_nothing_is_known_is_a_refusal_with_a_next_step(
 def test_a_recorded_machine_is_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
     code = cli.run(["jobs", "--root", str(machine("l40sx4"))])
     out = capsys.readouterr().out
-    assert code in (0, 1, 2)
-    assert "GPU 0" in out
+    assert code == 0
+    assert "slurm/" in out
     assert max(map(len, out.splitlines())) <= 80

@@ -74,10 +74,12 @@ def test_the_reason_says_where_and_for_how_long_and_what_next() -> None:
         job_judged_rank=2, job_culprit_gpu="gpu:0000:b7:00.0", job_phase="step", job_progress_seconds=95.0,
         job_progress_limit_seconds=60.0, job_signals_for="behind by 12 steps; clocks low",
     )["job_straggler"].reason  # fmt: skip
-    assert reason.startswith(
-        "rank 5 is 12 steps behind; rank 5 on gpu:0000:b7:00.0 in step without progress for 95 s (its limit is 60 s); "
-        "signs: behind by 12 steps; clocks low; next: "
-    )
+    assert reason.startswith("rank 5 is 12 steps behind; on gpu:0000:b7:00.0; next: ")
+    plain = watched().see(
+        0.0, job_verdict="hung", job_confidence=0.8, job_judged_rank=2, job_phase="step", job_progress_seconds=95.0,
+        job_progress_limit_seconds=60.0,
+    )["job_hung"].reason  # fmt: skip
+    assert plain.startswith("no rank gets on: rank 2 in step without progress for 95 s (its limit is 60 s); next: ")
     starved = watched().see(0.0, job_verdict="data_starved", job_confidence=0.8)["job_data_starved"].reason
     assert all(
         word in starved for word in ("num_workers", "pin_memory", "prefetch_factor=4", "persistent_workers=True")

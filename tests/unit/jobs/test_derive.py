@@ -264,6 +264,12 @@ def test_more_jobs_than_are_remembered_are_left_out() -> None:
     assert len(node.memory.jobs) == 256
 
 
+def test_a_loss_is_flat_where_it_is_for_every_rank_that_tells_of_it(node: Node) -> None:
+    node.beat(300, ranks=(0,), loss_flat_steps=250)
+    node.beat(300, ranks=(1,), loss_flat_steps=40)
+    assert node.of_job()["job_loss_flat_steps"] == 40
+
+
 def test_only_columns_that_are_declared_are_concluded(node: Node) -> None:
     node.slurm()
     node.tasks(100, 101)

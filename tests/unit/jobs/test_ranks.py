@@ -98,13 +98,10 @@ def test_the_pace_of_late_and_of_old() -> None:
     assert slow.usual < 2.0
 
 
-def test_a_loss_that_does_not_move_at_all() -> None:
-    state, _ = after(*[row(100.0 + n, step=n, loss=2.5 if n > 10 else 3.0 - n / 100) for n in range(50)])
-    assert state.step is not None
-    assert state.loss_since is not None
-    assert state.step - state.loss_since == 38
-    moved, _ = told(state, row(151.0, step=51, loss=2.4))
-    assert moved.loss_since == 51
+def test_over_how_many_steps_the_loss_has_not_moved() -> None:
+    state, _ = after(row(100.0, step=5, loss_flat_steps=0), row(101.0, step=6, loss_flat_steps=1))
+    assert state.flat == 1
+    assert after(row(100.0, step=5))[0].flat is None, "nobody told"
 
 
 def test_no_first_step_yet() -> None:

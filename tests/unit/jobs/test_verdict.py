@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gpuguard.jobs.flight import Comparison
 from gpuguard.jobs.verdict import Settings, judge
 from gpuguard.jobs.views import GpuView, JobView, Judgement, Pattern, RankView, TaskView
 from gpuguard.model.ids import JobId, SubjectId
@@ -118,6 +119,15 @@ def test_who_has_not_called_the_collective_is_the_culprit() -> None:
     found = judged(job(ranks, "ssss"))
     assert (found.verdict, found.rank) == ("hung", 3)
     assert "collective 89" in found.speaks_for[0]
+
+
+def test_whom_the_flight_recorders_name_is_the_culprit() -> None:
+    told = Comparison(kind="missing", culprits=(2,), why="rank 2 has not called all_reduce 91", confidence=0.95)
+    found = judged(job(silent(), "ssss", flight=told))
+    assert (found.verdict, found.rank) == ("hung", 2)
+    assert "all_reduce 91" in found.why
+    several = judged(job(silent(), "ssss", flight=Comparison(kind="missing", culprits=(1, 2), why="two")))
+    assert several.rank is None
 
 
 def test_one_rank_that_stops_while_the_others_go_on() -> None:

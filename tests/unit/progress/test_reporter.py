@@ -415,3 +415,17 @@ def test_the_module_speaks_for_the_process() -> None:
 
     for name in ("init", "step", "phase", "alive", "saved", "done", "on_preempt"):
         assert getattr(progress, name) == getattr(progress.this_process, name)
+
+
+def test_a_loss_that_is_told_again_and_again_and_does_not_move(reporter: Reporter, listener: Listener) -> None:
+    for step, loss in ((1, 2.5), (2, None), (101, 2.5), (201, 2.5)):
+        reporter.step(step, loss)
+    shared = listener.expect()
+    assert shared.page().flat == 200
+    reporter.step(301)
+    assert shared.page().flat == 200, "nobody told it anew"
+    reporter.step(302, 2.4)
+    assert shared.page().flat == 0
+    for step in (303, 403):
+        reporter.step(step, float("nan"))
+    assert shared.page().flat == 0, "no number is no number that stands still"

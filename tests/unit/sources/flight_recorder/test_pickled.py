@@ -67,9 +67,7 @@ class _Runs:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 @pytest.mark.parametrize("call", [os.system, subprocess.call, eval])
-def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(
-    call: object, protocol: int, tmp_path: Path
-) -> None:
+def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(call: object, protocol: int, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     words = f"open({str(mark)!r}, 'w')" if call is eval else f"touch {mark}"
     with pytest.raises(NotUnderstood, match=r"instruction (STACK_)?GLOBAL|instruction (SHORT_)?BINUNICODE"):

@@ -343,7 +343,6 @@ def test_the_real_child_reads_a_real_dump_and_refuses_others(tmp_path: Path) -> 
     assert not mark.exists()
 
 
-
 def test_the_child_opens_the_very_file_that_was_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_bytes(b"PK")

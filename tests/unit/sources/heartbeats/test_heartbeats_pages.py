@@ -38,7 +38,7 @@ def test_only_a_sealed_memfd_of_one_page_is_one(tmp_path: Path) -> None:
 def test_what_it_says_is_told_once() -> None:
     fd = page(state(1, at=5.0, step=7, phase="evaluation", since=4.0, loss=2.5, saved=6, saved_at=3.0, preempt=1))
     one = Page(fd)
-    assert one.read() == Live(5.0, 7, "evaluation", 4.0, 2.5, 6, 3.0, False, 1)
+    assert one.read() == Live(5.0, 7, "evaluation", 4.0, 2.5, 6, 3.0, False, 1, 0)
     assert one.read() is None
     os.pwrite(fd, state(2, at=6.0, phase="", done=True), 0)
     assert one.read() == Live(6.0, None, None, None, None, None, None, True, 0)

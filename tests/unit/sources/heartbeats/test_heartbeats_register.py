@@ -68,8 +68,8 @@ def test_a_rank_as_it_told_itself(node: Node) -> None:
     node.hears(
         message(
             3, n=1, job="llama", world=64, restart=2, host="node7", pid=7, step=120, phase="checkpoint", since=NOW - 4,
-            at=NOW - 2, saved=100, saved_at=NOW - 60, blocked=1.5, holds="model optimizer", loss=2.25, preempt=1,
-            devices="0,1", flight="/tmp/nccl_trace_rank_",
+            at=NOW - 2, saved=100, saved_at=NOW - 60, blocked=1.5, holds="model optimizer", loss=2.25, flat=7,
+            preempt=1, devices="0,1", flight="/tmp/nccl_trace_rank_",
         )
     )  # fmt: skip
     assert node.looks() == {
@@ -78,7 +78,8 @@ def test_a_rank_as_it_told_itself(node: Node) -> None:
             "rank_uid": 1000, "rank_host": "node7", "rank_via": "datagram", "rank_step": 120,
             "rank_phase": "checkpoint", "rank_phase_seconds": 5.0, "rank_progress_seconds": 3.0,
             "rank_saved_step": 100, "rank_saved_seconds": 61.0, "rank_save_blocked_seconds": 1.5,
-            "rank_save_holds": "model optimizer", "rank_loss": 2.25, "rank_loss_nan": 0, "rank_done": 0,
+            "rank_save_holds": "model optimizer", "rank_loss": 2.25, "rank_loss_nan": 0,
+            "rank_loss_flat_steps": 7, "rank_done": 0,
             "rank_preempt": 1, "rank_devices": "0,1", "rank_flight": "/tmp/nccl_trace_rank_", "rank_gone": 0,
         }
     }  # fmt: skip
