@@ -57,7 +57,9 @@ class Settings:
     memory: float = 0.05  # sichek's bound for memory at rest; training is at 0.2 to 0.6, decoding above
     links: float = 300e6  # bytes a second, one way, over PCIe or NVLink; sichek's bound for PCIe
     power_of_work: float = 0.60  # of what it drew at work; hung GPUs are at 20 to 45 % of that
-    power_near_work: float = 0.80  # as well, where the pipes are seen at rest: an endless loop on all SMs is at 60 %
+    # The same where the pipes are seen at rest, and integers or FP32 alone could be work: an endless loop on all SMs
+    # draws up to three quarters of what training does.
+    power_near_work: float = 0.80
     power_of_limit: float = 0.35  # of the limit, where it was never seen at work: 245 of 700 W, 87 of 250 W
     clock_of_work: float = 0.80  # below this share of the clock at work the clocks are held down
     learning: float = 0.1  # how fast power and clock of work follow what is above them; a spike does not make them
@@ -203,7 +205,7 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
         if (ran if utilization is None else utilization) < settings.busy:
             return "unclear"  # small kernels, or the beginning or the end of a wait
         if drawn is not None:
-            far_below = drawn < settings.power_of_work and (pipes_at_rest or not self._held_down(row, settings))
+            far_below = pipes_at_rest or not self._held_down(row, settings)
         else:
             limit = row.number("power_limit_watts")
             low = power < settings.power_of_limit * limit if power is not None and limit is not None else None

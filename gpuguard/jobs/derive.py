@@ -15,11 +15,11 @@ to live: what happened meanwhile nobody knows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from gpuguard.jobs import activity, patrol, ranks, roll, verdict
+from gpuguard.jobs import activity, patrol, ranks, roll, tasks, verdict
 from gpuguard.jobs.activity import Activity
 from gpuguard.jobs.dumps import compared, is_of_now
 from gpuguard.jobs.holdings import Holdings
@@ -39,6 +39,7 @@ KINDS: tuple[SubjectKind, ...] = ("node", "gpu", "process", "task", "rank", "job
 SWEPT = frozenset({"rank_progress_seconds", "task_state", "utilization_ratio", "process_count", "job_alive"})
 # What comes so seldom that it is concluded from at once.
 SELDOM = SWEPT - {"rank_progress_seconds", "utilization_ratio"}
+UNSURE = 0.5  # the confidence of a verdict that is new, at most
 WORKED = 0.05  # mean activity above which a GPU counts as used at all
 
 
@@ -48,6 +49,9 @@ class Settings:
 
     every: Seconds = Seconds(5.0)  # a view of each job is put together this often: with 64 ranks it takes some 3 ms
     unseen: Seconds = Seconds(120.0)  # a job of which nothing was seen for so long is over; sources look twice a minute
+    # A verdict is unsure until it was the same for so long: processes are looked at every ten seconds, ranks every one
+    # or two, and when a job gets on again some tell it before others.
+    hold: Seconds = Seconds(8.0)
     linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
     unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
     most: int = 256  # jobs that are remembered; what is more is left out, the newest first
@@ -71,6 +75,8 @@ class JobMemory(msgspec.Struct, frozen=True, kw_only=True):
     ranks: dict[int, RankState] = {}
     heard: dict[int, Instant] = {}
     ended: Instant | None = None
+    verdict: str = ""
+    verdict_since: Instant | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +103,11 @@ class Jobs:
     memory: type = Memory
 
     def __init__(
-        self, settings: Settings, judging: verdict.Settings, watching: activity.Settings, phases: Phases
-    ) -> None:
-        self._settings, self._judging, self._watching, self._phases = settings, judging, watching, phases
+        self, settings: Settings, judging: verdict.Settings, watching: activity.Settings, following: tasks.Settings,
+        phases: Phases,
+    ) -> None:  # fmt: skip
+        self._settings, self._phases = settings, phases
+        self._judging, self._watching, self._following = judging, watching, following
 
     def start(self) -> Memory:
         return Memory()
@@ -113,7 +121,7 @@ class Jobs:
         everything = rows(*KINDS)
         seen = Seen(everything)
         if "task_state" in brought:
-            memory = msgspec.structs.replace(memory, tasks=_tasks(memory.tasks, seen))
+            memory = msgspec.structs.replace(memory, tasks=self._tasks(memory.tasks, seen))
         if "process_count" in brought:
             memory = msgspec.structs.replace(memory, holdings=memory.holdings.seen(everything, at))
         if "utilization_ratio" in brought:
@@ -121,7 +129,7 @@ class Jobs:
         jobs = self._jobs(memory.jobs, seen, at, told="rank_progress_seconds" in brought)
         sees_all = at.boot if seen.sees_all() else memory.sees_all
         memory = msgspec.structs.replace(memory, jobs=jobs, concluded=at, sees_all=sees_all)
-        return memory, self._conclude(memory, seen, at)
+        return self._held(memory, self._conclude(memory, seen, at), at)
 
     def _followed(self, memory: Memory, rows: RowsOf, at: Instant, brought: frozenset[str]) -> Memory:
         """What ranks and GPUs do, between two views of everything; whose they are does not change so fast."""
@@ -147,6 +155,15 @@ class Jobs:
             for name, row in seen.gpus.items()
         }  # fmt: skip
 
+    def _tasks(self, known: Mapping[int, TaskState], seen: Seen) -> dict[int, TaskState]:
+        """What each process does; those of which nobody tells any more are forgotten."""
+        return {
+            pid: known.get(pid, TaskState()).seen(row, row.at, self._following) for pid, row in seen.tasks.items()
+        }  # fmt: skip
+
+    def _task(self, pid: int, memory: Memory, seen: Seen, at: Instant) -> TaskView:
+        return replace(memory.tasks[pid].view(at, self._following), gpu=seen.gpu_of(pid))
+
     def _jobs(self, known: Mapping[str, JobMemory], seen: Seen, at: Instant, *, told: bool) -> dict[str, JobMemory]:
         jobs = dict(known)
         for name in seen.live_jobs():
@@ -169,7 +186,10 @@ class Jobs:
         return jobs
 
     def _told(self, held: JobMemory, of_job: Mapping[int, Row], at: Instant) -> JobMemory:
-        """The job with what its ranks tell; one that starts anew has no past."""
+        """The job with what its ranks tell of their progress; one that starts anew has no past."""
+        of_job = {number: row for number, row in of_job.items() if "rank_progress_seconds" in row.values}
+        if not of_job:
+            return held
         start = max((int(row.number("rank_restart") or 0) for row in of_job.values()), default=held.restart)
         world = max((int(row.number("rank_world") or 0) for row in of_job.values()), default=0) or held.world
         if start > held.restart or (held.world is not None and world != held.world):
@@ -221,6 +241,23 @@ class Jobs:
             return held
         return msgspec.structs.replace(held, ended=at if over else None)
 
+    def _held(
+        self, memory: Memory, found: dict[SubjectId, Values], at: Instant
+    ) -> tuple[Memory, Mapping[SubjectId, Values]]:
+        """What was concluded, and as unsure where the same was not concluded for a while."""
+        jobs = dict(memory.jobs)
+        for name, held in memory.jobs.items():
+            row = found.get(job(JobId(name)), {})
+            verdict, confidence = row.get("job_verdict"), row.get("job_confidence")
+            if not isinstance(verdict, str) or not isinstance(confidence, float):
+                continue
+            since = held.verdict_since if verdict == held.verdict and held.verdict_since is not None else at
+            if since is at:
+                jobs[name] = msgspec.structs.replace(held, verdict=verdict, verdict_since=at)
+            if verdict and (seconds_between(since, at) or 0.0) < self._settings.hold:
+                row["job_confidence"] = min(confidence, UNSURE)
+        return msgspec.structs.replace(memory, jobs=jobs), found
+
     # --- concluding --------------------------------------------------------------------------------------------------
 
     def _conclude(self, memory: Memory, seen: Seen, at: Instant) -> dict[SubjectId, Values]:
@@ -263,7 +300,8 @@ class Jobs:
         return JobView(
             job=JobId(name), flight=compared(seen.ranks.get(name, {}), silent, held.world),
             seen=max(0.0, seconds_between(held.seen, at) or 0.0), world=world, elsewhere=elsewhere,
-            ranks=of_job, gpus=gpus, tasks=tuple(_task(pid, memory, at) for pid in sorted(pids) if pid in memory.tasks),
+            ranks=of_job, gpus=gpus,
+            tasks=tuple(self._task(pid, memory, seen, at) for pid in sorted(pids) if pid in memory.tasks),
         )  # fmt: skip
 
     def _rank(
@@ -274,15 +312,16 @@ class Jobs:
         row = seen.ranks.get(name, {}).get(state.number)
         silent = state.silent(at)
         enqueued = row.number("flight_enqueued") if row is not None and is_of_now(row, silent) else None
-        on = seen.gpu_of(state.pid)
+        pid = state.pid if state.pid is not None else seen.pid_of_rank(name, state.number)
+        on = seen.gpu_of(pid)
+        task = self._task(pid, memory, seen, at) if pid is not None and pid in memory.tasks else None
         slower = state.pace / state.usual if state.pace is not None and state.usual else None
         return RankView(
-            number=state.number, pid=state.pid, step=state.step, phase=state.phase, silent=silent,
+            number=state.number, pid=pid, step=state.step, phase=state.phase, silent=silent,
             limit=limit.seconds(self._phases.of(phase), self._phases.samples),
             learned=limit.total >= self._phases.samples,
             behind=max(0, front - state.step) if state.step is not None else 0, slower=slower, done=state.done,
-            gone=state.gone, started=state.started, gpu=on,
-            task=_task(state.pid, memory, at) if state.pid in memory.tasks and state.pid is not None else None,
+            gone=state.gone or (task is not None and task.gone), started=state.started, gpu=on, task=task,
             collective=None if enqueued is None else int(enqueued),
         )  # fmt: skip
 
@@ -318,7 +357,10 @@ class Jobs:
 
     def _usage(self, name: str, view: JobView, memory: Memory, seen: Seen) -> Values:
         values: Values = {"job_gpus": ",".join(one.gpu for one in view.gpus), "job_gpus_held": len(view.gpus)}
-        known = [one.activity for one in view.gpus if one.activity is not None]
+        known = [
+            mean for one in view.gpus
+            if (seen_of := memory.gpus.get(one.gpu)) is not None and (mean := seen_of.activity) is not None
+        ]  # fmt: skip
         if known and len(known) == len(view.gpus):
             values["job_gpu_activity_ratio"] = sum(known) / len(known)
             values["job_gpus_working"] = sum(mean > WORKED for mean in known)
@@ -351,22 +393,13 @@ class Jobs:
 
 
 def build(
-    settings: Settings, judging: verdict.Settings, watching: activity.Settings, rules: Rules
+    settings: Settings, judging: verdict.Settings, watching: activity.Settings, following: tasks.Settings, rules: Rules
 ) -> Jobs:  # fmt: skip
     """The deriver, with the phases of `rules/jobs/phases.toml`.
 
     Raises  ConfigInvalid when that table is wrong
     """
-    return Jobs(settings, judging, watching, parse_phases(rules.texts("jobs")["phases"]))
-
-
-def _tasks(known: Mapping[int, TaskState], seen: Seen) -> dict[int, TaskState]:
-    """What each process does; those of which nobody tells any more are forgotten."""
-    return {pid: known.get(pid, TaskState()).seen(row, row.at) for pid, row in seen.tasks.items()}
-
-
-def _task(pid: int, memory: Memory, at: Instant) -> TaskView:
-    return memory.tasks[pid].view(at)
+    return Jobs(settings, judging, watching, following, parse_phases(rules.texts("jobs")["phases"]))
 
 
 def _said(name: str, seen: Seen) -> Values:

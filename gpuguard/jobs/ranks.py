@@ -16,6 +16,7 @@ from gpuguard.model.readings import Row, Value
 
 # How long its steps took of late, and usually, are means over so many seconds.
 PACE, USUAL = 30.0, 1800.0
+PAUSE = 3.0
 START = "start"
 
 
@@ -87,15 +88,17 @@ def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
     stepping = next((gap for gap in gaps if gap.phase in ("", "step")), None)
     if stepping is None:
         return new, gaps
+    # One pause is no pace: it counts as a step that is three times as long as usual at most.
+    lately = stepping.seconds if state.usual is None else min(stepping.seconds, PAUSE * state.usual)
     return msgspec.structs.replace(
-        new, pace=_nearer(state.pace, stepping, PACE), usual=_nearer(state.usual, stepping, USUAL)
+        new, pace=_nearer(state.pace, lately, stepping.times, PACE),
+        usual=_nearer(state.usual, stepping.seconds, stepping.times, USUAL),
     ), gaps  # fmt: skip
 
 
-def _nearer(before: float | None, gap: Gap, over: float) -> float:
-    """The mean length of a step over the last while, with what came in the meantime."""
-    share = min(1.0, gap.seconds * gap.times / over)
-    return gap.seconds if before is None else before + share * (gap.seconds - before)
+def _nearer(before: float | None, seconds: float, times: int, over: float) -> float:
+    """The mean length of a step over the last while, with so many that took so long."""
+    return seconds if before is None else before + min(1.0, seconds * times / over) * (seconds - before)
 
 
 def _read(number: int, row: Row, before: RankState | None) -> RankState:

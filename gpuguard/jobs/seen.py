@@ -106,6 +106,16 @@ class Seen:
         on = self._gpus_with.get(pid, ()) if pid is not None else ()
         return on[0] if len(on) == 1 else None
 
+    def pid_of_rank(self, name: str, number: int) -> int | None:
+        """The process that has this number in its environment, one that lives before one that is gone; None where there
+        is none, or several."""
+        found = [
+            pid for pid, row in self.tasks.items()
+            if row.text("task_rank") == str(number) and self.owners.get(pid) == name
+        ]  # fmt: skip
+        found = [pid for pid in found if self.lives(pid)] or found
+        return found[0] if len(found) == 1 else None
+
     def lives(self, pid: int | None) -> bool:
         """Whether the process is seen to live."""
         row = self.tasks.get(pid) if pid is not None else None
@@ -141,6 +151,15 @@ class Seen:
         return found
 
 
+def _of_rank(name: SubjectId, row: Row) -> tuple[str | None, float | None]:
+    """Job and number of a rank; of one of which only its flight recorder tells, by its name."""
+    owner, number = row.text("rank_job"), row.number("rank_number")
+    if owner is not None and number is not None:
+        return owner, number
+    in_name, _, last = name.partition(":")[2].rpartition("/")
+    return (in_name, int(last)) if in_name and last.isdecimal() else (None, None)
+
+
 def _numbers(text: str | None) -> frozenset[int] | None:
     """The numbers that `0-1,4` names; None where that is not understood."""
     found: set[int] = set()
@@ -164,7 +183,7 @@ def ranks_of(rows: Rows) -> dict[str, dict[int, Row]]:
     found: dict[str, dict[int, Row]] = {}
     for name, row in rows.items():
         if kind_of(name) == "rank":
-            owner, number = row.text("rank_job"), row.number("rank_number")
+            owner, number = _of_rank(name, row)
             if owner is not None and number is not None:
                 found.setdefault(owner, {})[int(number)] = row
     return found

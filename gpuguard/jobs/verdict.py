@@ -36,11 +36,12 @@ class Settings:
     """What counts as life, and how long something must be so."""
 
     # Silent, but it works: so long nobody calls it a hang. Evaluations without a word took 20 min (torchft 70: 40 min).
-    patience: Seconds = Seconds(1800.0)
+    patience: Seconds = Seconds(3600.0)
     spinning: Seconds = Seconds(75.0)  # GPUs of one node that all spin for so long; a collective takes seconds
     unsure: Seconds = Seconds(600.0)  # the same where nobody told on how many nodes the job runs
     stopped: Seconds = Seconds(10.0)  # a debugger that looks at a process stops it for less
     alone: Seconds = Seconds(20.0)  # ranks wait for one that is gone for so long; launchers end them within seconds
+    evident: Seconds = Seconds(40.0)  # silent for so long, where one hangs and all others spin; whatever is usual
     still: Seconds = Seconds(20.0)  # without a processor, a switch or a byte
     bytes_per_second: float = 1e5  # reading or writing more than this is work
     cores: float = 0.3  # using more of the processors than this is work, where its GPU does not spin
@@ -89,7 +90,7 @@ def _stopped(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Jud
 def _stopped_tasks(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
     for task in job.tasks:
         if _is_stopped(task, settings):
-            return _paused(task, None, None, ())
+            return _paused(task, task.rank, task.gpu, ())
     return None
 
 
@@ -110,7 +111,7 @@ def _paused(task: TaskView, rank: int | None, gpu: str | None, silences: tuple[s
 def _silent(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
     """Ranks are silent beyond their limits."""
     left = [rank for rank in ranks if not rank.gone and rank.silent is not None]
-    late = [rank for rank in left if (rank.silent or 0.0) >= rank.limit]
+    late = [rank for rank in left if (rank.silent or 0.0) >= rank.limit] or _evident(job, left, settings)
     if not late:
         return None
     busy = [rank for rank in left if rank not in late and rank.phase in DECLARED]
@@ -120,6 +121,9 @@ def _silent(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judg
             against=(f"rank {first.number} is in {first.phase} since {first.silent:.0f} of {first.limit:.0f} s",)
         )
     longest = max(rank.silent or 0.0 for rank in late)
+    nobody = all(rank.pid is None for rank in late) and all(task.gone for task in job.tasks)
+    if nobody and longest < settings.patience:
+        return Judgement(speaks_for=_silences(late), against=("no process of the job is seen here",))
     stalled = _stalled(job, late, settings)
     if stalled is not None:
         return stalled
@@ -142,6 +146,30 @@ def _silent(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judg
             why="every rank here waits, most probably for one on another node; `gpuguard hang --merge` finds it",
         )  # fmt: skip
     return _hung(job, late, culprit, evidence, alive, settings)
+
+
+def _evident(job: JobView, left: Sequence[RankView], settings: Settings) -> list[RankView]:
+    """All of them, where the limit is long and there is no doubt all the same: all are silent, and the GPUs of all
+    spin, or of all but one that hangs, sits still or loops."""
+    if len(left) < 2 or any(
+        (rank.silent or 0.0) < settings.evident or rank.phase in (*DECLARED, START) or not rank.learned for rank in left
+    ):
+        return []
+    shown = {gpu.gpu: gpu for gpu in job.gpus if gpu.pattern == "spinning"}
+
+    def spins(rank: RankView) -> bool:
+        gpu = shown.get(rank.gpu) if rank.gpu is not None else None
+        return gpu is not None and gpu.pattern_seconds >= 0.7 * settings.evident
+
+    if all(spins(rank) for rank in left) and not job.elsewhere:
+        return list(left)
+    for rank in left:
+        others = [other for other in left if other is not rank]
+        if all(spins(other) for other in others) and (
+            _is_still(rank.task, settings) or _loops(rank.gpu, [other.gpu for other in others], job.gpus)
+        ):
+            return list(left)
+    return []
 
 
 def _hung(
@@ -234,10 +262,13 @@ def _culprit(
             return None
         return f"rank {rank.number} sits still: no processor time, no switch, no byte"
 
+    def loops(rank: RankView) -> str | None:
+        return _loops(rank.gpu, [other.gpu for other in left if other is not rank], job.gpus)
+
     def behind(rank: RankView) -> str | None:
         return f"rank {rank.number} is {_count(rank.behind, 'step')} behind" if rank.behind > 0 else None
 
-    tests: tuple[Callable[[RankView], str | None], ...] = (behind_collective, hangs, idles, sits_still, behind)
+    tests: tuple[Callable[[RankView], str | None], ...] = (behind_collective, hangs, idles, sits_still, loops, behind)
     for test in tests:
         suspects = [(rank, words) for rank in left if (words := test(rank)) is not None]
         if len(suspects) == 1 or (test is behind and 0 < len(suspects) < len(left)):
@@ -245,6 +276,47 @@ def _culprit(
             reasons = tuple(words for other in tests if (words := other(suspect)) is not None)
             return suspect, reasons
     return None, ()
+
+
+def _loops(gpu: str | None, others: Sequence[str | None], gpus: Sequence[GpuView]) -> str | None:
+    """That a kernel holds all SMs of this GPU while those of the others wait with a few."""
+    shown = {one.gpu: one.sm for one in gpus if one.pattern == "spinning"}
+    held = shown.get(gpu) if gpu is not None else None  # type: ignore[call-overload]
+    rest = [shown.get(other) for other in others if other is not None]  # type: ignore[call-overload]
+    if held is None or held < 0.9 or not rest or any(sm is None or sm > 0.6 for sm in rest):
+        return None
+    return f"a kernel holds {100 * held:.0f} % of its GPU and never ends, while the others wait in a collective"
+
+
+def _suspect(job: JobView, settings: Settings) -> tuple[TaskView | None, str]:
+    """The process that the others wait for, by what the kernel and the GPUs show; None where nobody stands out."""
+    patterns = {gpu.gpu: gpu.pattern for gpu in job.gpus}
+    ranked = [task for task in job.tasks if task.rank is not None] or list(job.tasks)
+
+    def idles(task: TaskView) -> bool:
+        others = [patterns.get(o.gpu) for o in ranked if o is not task and o.gpu is not None]
+        return (
+            task.gpu is not None
+            and patterns.get(task.gpu) == "idle"
+            and bool(others)
+            and all(p == "spinning" for p in others)
+        )
+
+    def loops(task: TaskView) -> bool:
+        return _loops(task.gpu, [o.gpu for o in ranked if o is not task], job.gpus) is not None
+
+    tests: tuple[tuple[Callable[[TaskView], bool], str], ...] = (
+        (lambda task: task.gone, "is gone"),
+        (lambda task: task.state == "D" and task.state_seconds >= settings.still, "hangs in the kernel"),
+        (lambda task: _is_still(task, settings), "sits still"),
+        (idles, "leaves its GPU idle"),
+        (loops, "has a kernel on its GPU that never ends"),
+    )
+    for test, words in tests:
+        found = [task for task in ranked if test(task)]
+        if len(found) == 1:
+            return found[0], f"process {found[0].pid} {words}"
+    return None, ""
 
 
 def _working(job: JobView, ranks: Sequence[RankView], settings: Settings) -> tuple[str, ...]:
@@ -287,17 +359,19 @@ def _spinning(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Ju
     span = min(gpu.pattern_seconds for gpu in spinning)
     if span < settings.spinning:
         return None
+    suspect, reason = _suspect(job, settings)
     hang = next((task for task in job.tasks if task.state == "D" and task.state_seconds >= settings.still), None)
     if hang is not None:
         return Judgement(
-            verdict="storage_stalled", confidence=0.75, speaks_for=_gpu_words(spinning),
+            verdict="storage_stalled", confidence=0.75, speaks_for=_gpu_words(spinning), rank=hang.rank, gpu=hang.gpu,
             why=f"process {hang.pid} hangs in the kernel ({hang.waits_in or 'state D'}) and the GPUs wait for it",
         )  # fmt: skip
     # A process whose GPU spins uses a processor to look whether it is done: that is no work. Its bytes are.
+    by_gpu: dict[str | None, GpuView] = {gpu.gpu: gpu for gpu in job.gpus}
     alive = tuple(
         f"process {task.pid} {words}"
         for task in job.tasks
-        if (words := _life(task, GpuView(gpu=spinning[0].gpu, pattern="spinning"), settings))
+        if (words := _life(task, by_gpu.get(task.gpu, spinning[0]), settings))
     )
     if alive and span < settings.patience:
         return Judgement(speaks_for=_gpu_words(spinning), against=alive)
@@ -306,18 +380,22 @@ def _spinning(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Ju
             verdict="waiting", confidence=0.65, speaks_for=_gpu_words(spinning), against=("it has other nodes",),
             why=f"all GPUs it has here wait for {span:.0f} s, most probably for one on another node",
         )  # fmt: skip
-    gone = next((task for task in job.tasks if task.gone), None)
     odd = rest[0] if len(rest) == 1 else None
-    confidence = 0.7 + (0.1 if odd is not None else 0.0) + (0.1 if gone is not None else 0.0)
-    if job.world is None and not job.elsewhere and span < settings.unsure and odd is None and gone is None:
-        confidence = 0.5
+    confidence = 0.7 + (0.1 if odd is not None else 0.0) + (0.1 if suspect is not None else 0.0)
+    if job.world is None and not job.elsewhere and span < settings.unsure and odd is None and suspect is None:
+        return Judgement(
+            verdict="waiting", confidence=0.6, speaks_for=_gpu_words(spinning),
+            against=("nobody tells of its progress, nor on how many nodes it runs", *alive),
+            why=f"all GPUs it has here wait for {span:.0f} s, for a rank here or, if it has any, on another node",
+        )  # fmt: skip
     why = f"its GPUs are busy for {span:.0f} s and neither compute nor move anything"
-    if gone is not None:
-        why += f"; process {gone.pid} is gone"
+    if suspect is not None:
+        why += f"; {reason}"
     elif odd is not None:
         why += f"; {odd.gpu} idles, and the others wait for it"
     return Judgement(
-        verdict="hung", confidence=confidence, gpu=odd.gpu if odd is not None else None, why=why,
+        verdict="hung", confidence=confidence, rank=suspect.rank if suspect is not None else None,
+        gpu=(suspect.gpu if suspect is not None else None) or (odd.gpu if odd is not None else None), why=why,
         speaks_for=_gpu_words(spinning), against=("nobody tells of its progress", *alive),
     )  # fmt: skip
 

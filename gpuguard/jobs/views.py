@@ -40,6 +40,7 @@ class TaskView:
 
     pid: int
     rank: int | None = None
+    gpu: SubjectId | None = None
     name: str = ""
     state: str = ""
     state_seconds: float = 0.0

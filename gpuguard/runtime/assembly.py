@@ -15,7 +15,7 @@ from typing import Literal
 from gpuguard.errors import ConfigInvalid, InvariantBroken
 from gpuguard.health import policy
 from gpuguard.health.state import Health, restore
-from gpuguard.jobs import activity, derive, verdict
+from gpuguard.jobs import activity, derive, tasks, verdict
 from gpuguard.model.events import Booted, Cursor
 from gpuguard.model.ids import BootId, EventId
 from gpuguard.model.instants import Instant
@@ -98,6 +98,7 @@ def sections() -> dict[str, type]:
         "jobs": derive.Settings,
         "jobs.verdict": verdict.Settings,
         "jobs.activity": activity.Settings,
+        "jobs.tasks": tasks.Settings,
         **plugins.sections("compat", plugins.shelf("gpuguard.compat")),
         **plugins.sections("detectors", plugins.shelf("gpuguard.detectors")),
         **plugins.sections("sources", plugins.shelf("gpuguard.sources")),
@@ -123,6 +124,7 @@ def assemble(path: Path | None = None, *, with_sources: bool = True) -> Parts:
         detectors=(
             derive.build(
                 config.settings("jobs"), config.settings("jobs.verdict"), config.settings("jobs.activity"),
+                config.settings("jobs.tasks"),
                 RulesFolder("jobs"),
             ),
             *(

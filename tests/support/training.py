@@ -44,6 +44,7 @@ UTC = 1_750_000_000.0
 JOB = JobId("slurm/8123")
 UID = 2001
 BUSES = ("19", "3b", "4c", "5d", "9b", "bb", "cb", "db")  # as on a DGX H100
+NAMED = 60.0  # seconds for which a process that ended is still named by what was measured of it
 FAULTS = ("killed", "stopped", "locked", "hang in storage", "loop", "mismatch", "partition")
 Told = Literal["heartbeats", "file", "file of rank 0", "none"]
 Rows = dict[SubjectId, Values]
@@ -78,7 +79,8 @@ class Member:
     number: int
     pid: int
     started: float
-    moved: float
+    moved: float  # it made a step, or said that it begins something else
+    stepped: float
     phase_at: float
     board: Board
     phase: str = "start"
@@ -87,6 +89,7 @@ class Member:
     saved_at: float = 0.0
     blocked: float | None = None
     restart: int = 0
+    former: int | None = None  # its process before the restart
     gone: bool = False
     done: bool = False
     used: float = 0.0
@@ -119,7 +122,8 @@ class Training:
         likeness = self.chance.random()
         self.members = [
             Member(
-                number=number, pid=41_000 + 7 * number, started=BEGIN - 4.0, moved=BEGIN, phase_at=BEGIN,
+                number=number, pid=41_000 + 7 * number, started=BEGIN - 4.0, moved=BEGIN, stepped=BEGIN,
+                phase_at=BEGIN,
                 step=from_step or None,
                 board=board(
                     Random(seed * 1000 + number), peers=ranks > 1, pipes=pipes, likeness=Random(likeness)
@@ -209,9 +213,9 @@ class Training:
     def _all(
         self, end: float, first: str, then: str = "", shares: Sequence[float] = (), at: float = 0.0
     ) -> Span:  # fmt: skip
-        """All do the same, each for its share of the time, and then wait."""
-        count = len(self.members)
-        until = [at + share * (end - at) for share in shares] if shares else [end] * count
+        """All do the same, each for its share of the time, of which the largest counts as all of it, and then wait."""
+        count, most = len(self.members), max(shares, default=1.0)
+        until = [at + share / most * (end - at) for share in shares] if shares else [end] * count
         return Span(end=end, first=[first] * count, until=until, then=[then or first] * count)
 
     def _one(self, end: float, number: int, does: str, others: str = "wait", until: float | None = None) -> Span:
@@ -296,7 +300,7 @@ class Training:
         away = at + self.chance.uniform(1.0, 12.0)
         yield self._all(away, "away")
         for member in self.members:
-            member.pid, member.started, member.gone = member.pid + 5_003, away, False
+            member.former, member.pid, member.started, member.gone = member.pid, member.pid + 5_003, away, False
             member.restart += 1
             member.step, member.moved, member.phase_at, member.phase = member.saved, away, away, "start"
             member.cpu = member.children = member.switches = member.read = member.written = member.used = 0.0
@@ -336,7 +340,7 @@ class Training:
     def _stepped(self, at: float) -> None:
         for member in self.members:
             member.step = (member.step or 0) + 1
-            member.moved = at
+            member.moved = member.stepped = at
             if member.phase != "step":
                 member.phase, member.phase_at = "step", at
 
@@ -414,7 +418,7 @@ class Training:
         return {
             rank(JOB, member.number): {
                 "rank_job": JOB, "rank_number": member.number, "rank_via": "file", "rank_step": member.step,
-                "rank_progress_seconds": self.now - member.moved,
+                "rank_progress_seconds": self.now - member.stepped,
             }
             for member in watched
             if member.step is not None
@@ -446,24 +450,30 @@ class Training:
     def _tasks(self) -> Rows:
         rows: Rows = {NODE: {"io_stall_seconds_total": self._stall}}
         for member in self.members:
-            if member.gone:
-                rows[task(member.pid)] = {"task_gone": 1}
-            elif member.doing != "away":
+            if member.gone or member.doing == "away":
+                # What was known of it while it lived, as the source remembers it.
+                rows[task(member.pid)] = {**self._identity(member), "task_gone": 1}
+            else:
                 rows[task(member.pid)] = self._task(member)
+            if member.former is not None and self.now - member.started < NAMED:
+                rows[task(member.former)] = {**self._identity(member), "task_gone": 1}
         return rows
 
     def _task(self, member: Member) -> Values:
         does = DOINGS[member.doing]
         state = self.chance.choice(does.states)
-        return {
-            "task_name": "python3", "task_state": state, "task_job": JOB, "task_part": "0", "task_uid": UID,
-            "task_parent": 40_000, "task_started_seconds": member.started, "task_cpu_seconds_total": member.cpu,
+        return self._identity(member) | {
+            "task_name": "python3", "task_state": state, "task_parent": 40_000,
+            "task_started_seconds": member.started, "task_cpu_seconds_total": member.cpu,
             "task_switches_total": int(member.switches), "task_read_bytes_total": int(member.read),
             "task_written_bytes_total": int(member.written), "task_waits_in": "" if state == "R" else does.waits_in,
             "task_children": 8, "task_children_cpu_seconds_total": member.children,
-            "task_io_stall_seconds_total": self._stall, "task_devices": str(member.number),
-            "task_rank": str(member.number), "task_gone": 0,
+            "task_io_stall_seconds_total": self._stall, "task_gone": 0,
         }  # fmt: skip
+
+    def _identity(self, member: Member) -> Values:
+        number = str(member.number)
+        return {"task_job": JOB, "task_part": "0", "task_uid": UID, "task_devices": number, "task_rank": number}
 
     def _jobs(self) -> Rows:
         count = len(self.members)

@@ -106,9 +106,11 @@ def test_numbers_without_tensor_cores_are_work_by_their_power_once_work_is_known
     assert view(after([other] * 5)).pattern == "unknown"
 
 
-def test_between_work_and_waiting_nothing_is_said() -> None:
-    between: Values = LOOPING | {"power_watts": 430.0}  # 70 % of its work
-    assert view(after([TRAINING] * 12 + [between] * 8)).pattern == "unknown"
+def test_a_loop_that_draws_three_quarters_of_work_is_none_where_the_pipes_are_seen_at_rest() -> None:
+    hot: Values = LOOPING | {"power_watts": 455.0}
+    assert view(after([TRAINING] * 12 + [hot] * 8)).pattern == "spinning"
+    old: Values = OLD_WAITING | {"power_watts": 245.0}
+    assert view(after([OLD_TRAINING] * 12 + [old] * 8)).pattern == "working"
 
 
 def test_bytes_alone_are_work() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpuguard.health.board import Board
-from gpuguard.jobs import activity, verdict
+from gpuguard.jobs import activity, tasks, verdict
 from gpuguard.jobs.derive import Jobs, Memory, Settings
 from gpuguard.jobs.limits import parse_phases
 from gpuguard.model.events import Sweep
@@ -28,7 +28,9 @@ class Node:
 
     def __init__(self, every: float = 1.0) -> None:
         phases = parse_phases(read_text("rules", "jobs", "phases.toml"))
-        self.jobs = Jobs(Settings(every=Seconds(every)), verdict.Settings(), activity.Settings(), phases)
+        self.jobs = Jobs(
+            Settings(every=Seconds(every)), verdict.Settings(), activity.Settings(), tasks.Settings(), phases
+        )
         self.memory = self.jobs.start()
         self.readings: Readings = {}
         self.now = 1000.0
@@ -106,6 +108,29 @@ def test_a_job_is_known_by_its_ranks(node: Node) -> None:
     assert told["job_verdict"] == ""
     assert node.told[rank(SEVEN, 1)]["rank_limit_seconds"] == 600.0
     assert node.told[NODE] == {"jobs_here": 1, "progress_known_ratio": 1.0}
+
+
+def test_a_verdict_is_sure_once_it_was_the_same_for_a_while(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    sure = []
+    for waited in range(2, 46, 2):
+        node.beat(29, progress_seconds=float(waited))
+        confidence = node.of_job()["job_confidence"]
+        assert isinstance(confidence, float)
+        if node.of_job()["job_verdict"] == "hung":
+            sure.append(confidence >= 0.6)
+    assert sure == [False] * 4 + [True] * 4
+
+
+def test_a_rank_that_tells_no_pid_is_the_process_with_its_number(node: Node) -> None:
+    node.beat(1, pid=None)
+    node.tasks(100, 107, task_rank="1", task_gone=1)
+    node.tasks(101, task_rank="1")
+    node.on_gpus(100, 101)
+    node.beat(2, pid=None)
+    assert node.told[rank(SEVEN, 1)]["rank_gpu"] == card(1), "the one that lives"
+    assert "rank_gpu" not in node.told[rank(SEVEN, 0)]
 
 
 def test_the_limit_is_learned_and_the_hang_found(node: Node) -> None:

@@ -71,6 +71,29 @@ def test_silent_within_the_limit_is_no_verdict() -> None:
     assert judged(job(silent(29.0), "ssss")).verdict is None
 
 
+def test_a_kernel_that_holds_all_of_its_gpu_while_the_others_wait_with_a_few_sms_is_the_culprit() -> None:
+    one = job(silent(), "ssss")
+    held = replace(one, gpus=tuple(replace(g, sm=1.0 if g.gpu == gpu(1) else 0.12) for g in one.gpus))
+    assert (judged(held).verdict, judged(held).rank) == ("hung", 1)
+    assert judged(replace(one, gpus=tuple(replace(g, sm=1.0) for g in one.gpus))).rank is None
+
+
+def test_what_is_evident_waits_for_no_long_limit() -> None:
+    long = silent(45.0, limit=600.0)
+    assert judged(job(long, "ssss")).verdict == "hung"
+    assert judged(job(with_one(long, 1, task=still(1)), "siss")).rank == 1
+    assert judged(job(with_one(long, 1, task=task(1, io_bytes_per_second=3e8)), "siss")).verdict is None
+    assert judged(job(long, "ssss", elsewhere=True, world=8)).verdict is None
+    assert judged(job(silent(45.0, limit=600.0, phase="checkpoint"), "ssss")).verdict is None
+    assert judged(job(silent(35.0, limit=600.0), "ssss")).verdict is None
+
+
+def test_files_that_stand_still_while_no_process_is_seen_are_no_hang() -> None:
+    files = [replace(one, pid=None, task=None, gpu=None) for one in silent()]
+    assert judged(job(files)).verdict is None
+    assert judged(job(files, tasks=(still(0),))).verdict == "hung"
+
+
 def test_who_idles_while_the_others_spin_is_the_culprit() -> None:
     found = judged(job(with_one(silent(), 2, task=still(2)), "ssis"))
     assert (found.verdict, found.rank, found.gpu) == ("hung", 2, gpu(2))
@@ -241,9 +264,25 @@ def test_gpus_that_never_worked_are_none_of_ours_to_judge() -> None:
 
 def test_where_nobody_says_on_how_many_nodes_it_runs_the_verdict_is_unsure_for_longer() -> None:
     tasks = [spins(n) for n in range(4)]
-    assert judged(silent_gpus("ssss", tasks, world=None)).confidence < 0.6
-    assert judged(silent_gpus("ssss", tasks, world=None, seconds=700.0)).confidence >= 0.6
+    assert judged(silent_gpus("ssss", tasks, world=None)).verdict == "waiting"
+    assert judged(silent_gpus("ssss", tasks, world=None, seconds=700.0)).verdict == "hung"
     assert judged(silent_gpus("ssss", tasks, elsewhere=True)).verdict == "waiting"
+
+
+@pytest.mark.parametrize(
+    "odd", [still(2, rank=2, gpu=gpu(2)), task(2, rank=2, gpu=gpu(2), gone=True), spins(2, rank=2, gpu=gpu(2))],
+    ids=["still", "gone", "loops"],
+)  # fmt: skip
+def test_whoever_stands_out_is_the_culprit_by_the_rank_in_its_environment(odd: TaskView) -> None:
+    tasks = [spins(n, rank=n, gpu=gpu(n)) for n in (0, 1, 3)]
+    one = silent_gpus("ssss", [*tasks, odd])
+    held = replace(one, gpus=tuple(replace(g, sm=1.0 if g.gpu == gpu(2) else 0.1) for g in one.gpus))
+    assert (judged(held).verdict, judged(held).rank, judged(held).gpu) == ("hung", 2, gpu(2))
+
+
+def test_a_rank_that_computes_beside_its_idle_gpu_is_waited_for() -> None:
+    tasks = [spins(n, rank=n, gpu=gpu(n)) for n in range(4)]
+    assert judged(silent_gpus("isss", tasks)).verdict is None
 
 
 def test_a_process_that_hangs_in_the_kernel_while_the_gpus_spin() -> None:
