@@ -168,7 +168,8 @@ class Jobs:
                 known[number] = ranks.first_seen(number, row)
                 learned = learned if state is None else {}
             else:
-                known[number], gaps = ranks.told(state, row)
+                told, gaps = ranks.told(state, row)
+                known[number] = ranks.dated(state, told, heard.get(number), at)
                 for gap in gaps:
                     phase = gap.phase or verdict.STEP
                     limit = learned.get(phase, Limit())
@@ -256,7 +257,8 @@ class Jobs:
             limit=limit.seconds(self._phases.of(phase), self._phases.samples),
             learned=limit.total >= self._phases.samples,
             behind=max(0, front - state.step) if state.step is not None else 0, slower=slower, done=state.done,
-            gone=state.gone, started=state.started, gpu=on,
+            gone=state.gone, ended=None if state.ended is None else seconds_between(state.ended, at),
+            started=state.started, gpu=on,
             task=_task(state.pid, memory, at) if state.pid in memory.tasks and state.pid is not None else None,
             collective=None if enqueued is None else int(enqueued),
         )  # fmt: skip

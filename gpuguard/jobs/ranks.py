@@ -16,6 +16,8 @@ from gpuguard.model.readings import Row
 
 # Its own share in what the newest gaps were on average: some ten looks.
 NEWEST_SHARE = 0.1
+# One that was told of as living so long ago, and is gone now, ended just now. Units: seconds.
+JUST_NOW = 15.0
 START = "start"
 
 
@@ -24,7 +26,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
 
     `moved` is when it last showed progress; `began` when its phase did. `pace` is how long its steps took of late,
     `usual` over all. `flat` is over how many steps its loss has not moved at all, as it says. `first` is the step it
-    was seen with first.
+    was seen with first. `ended` is when its process was seen to end, where it was.
     """
 
     number: int
@@ -39,6 +41,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
     usual: float | None = None
     done: bool = False
     gone: bool = False
+    ended: Instant | None = None
     library: bool = False
     flat: int | None = None
 
@@ -108,6 +111,16 @@ def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
         ),
         gaps,
     )  # fmt: skip
+
+
+def dated(before: RankState, now: RankState, heard: Instant | None, at: Instant) -> RankState:
+    """With when its process ended, where somebody saw that; `heard` is when `before` was told. Of one that ended while
+    nobody looked it is not known."""
+    if not now.gone:
+        return now
+    since = None if heard is None else seconds_between(heard, at)
+    just_now = not before.gone and since is not None and since <= JUST_NOW
+    return msgspec.structs.replace(now, ended=at if just_now else before.ended)
 
 
 def _gaps(state: RankState, new: RankState, between: float, steps: int) -> tuple[Gap, ...]:
