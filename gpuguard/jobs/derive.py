@@ -206,7 +206,8 @@ class Jobs:
                 known[number] = ranks.first_seen(number, row)
                 reset = reset or state is not None
             else:
-                known[number], found = ranks.told(state, row)
+                told, found = ranks.told(state, row)
+                known[number] = ranks.dated(state, told, heard.get(number), at)
                 for gap in found:
                     gaps.setdefault(gap.phase or verdict.STEP, []).append((gap.seconds, gap.times))
             heard[number] = at
@@ -322,6 +323,7 @@ class Jobs:
             learned=limit.total >= self._phases.samples,
             behind=max(0, front - state.step) if state.step is not None else 0, slower=slower, done=state.done,
             gone=state.gone or (task is not None and task.gone), started=state.started, gpu=on, task=task,
+            ended=None if state.ended is None else seconds_between(state.ended, at),
             collective=None if enqueued is None else int(enqueued),
         )  # fmt: skip
 

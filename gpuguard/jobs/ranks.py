@@ -17,6 +17,8 @@ from gpuguard.model.readings import Row, Value
 # How long its steps took of late, and usually, are means over so many seconds.
 PACE, USUAL = 30.0, 1800.0
 PAUSE = 3.0
+# One that was told of as living so long ago, and is gone now, ended just now. Units: seconds.
+JUST_NOW = 15.0
 START = "start"
 
 
@@ -25,7 +27,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
 
     `moved` is when it last showed progress; `began` when its phase did. `pace` is how long its steps took of late,
     `usual` over all. `flat` is over how many steps its loss has not moved at all, as it says. `first` is the step it
-    was seen with first.
+    was seen with first. `ended` is when its process was seen to end, where it was.
     """
 
     number: int
@@ -40,6 +42,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
     usual: float | None = None
     done: bool = False
     gone: bool = False
+    ended: Instant | None = None
     library: bool = False
     flat: int | None = None
 
@@ -117,6 +120,16 @@ def _read(number: int, row: Row, before: RankState | None) -> RankState:
         done=values.get("rank_done") == 1, gone=values.get("rank_gone") == 1,
         library=values.get("rank_via") == "library", flat=flat if isinstance(flat, int) and flat >= 0 else None,
     )  # fmt: skip
+
+
+def dated(before: RankState, now: RankState, heard: Instant | None, at: Instant) -> RankState:
+    """With when its process ended, where somebody saw that; `heard` is when `before` was told. Of one that ended while
+    nobody looked it is not known."""
+    if not now.gone:
+        return now
+    since = None if heard is None else seconds_between(heard, at)
+    just_now = not before.gone and since is not None and since <= JUST_NOW
+    return msgspec.structs.replace(now, ended=at if just_now else before.ended)
 
 
 def _gaps(state: RankState, new: RankState, between: float, steps: int) -> tuple[Gap, ...]:

@@ -18,7 +18,9 @@ worked before and all spin for a while are the silence. What other nodes do this
 elsewhere and nobody suspect here waits, and `hang --merge` finds for whom.
 
 The culprit is whom the others wait for: the one that is gone, that hangs, that has not called the collective in which
-the others are, whose GPU idles while theirs spin, that is steps behind. Where all look the same none is named.
+the others are, whose GPU idles while theirs spin, that is steps behind, that waits in the kernel for something else
+than all others. Where all look the same none is named. A collective that times out ends those that wait in it: one that
+ended after a silence beyond its limit gave up, and the culprit is among those that are left.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -66,13 +68,39 @@ def _gone(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgem
     left = [rank for rank in ranks if not rank.gone]
     if not gone or not left or any(_moved(rank, settings.alone) for rank in left):
         return None
-    lost = max(gone, key=lambda rank: rank.silent or 0.0)
+    first = [rank for rank in gone if not _gave_up(rank)]
+    if not first:
+        return None if any(_is_stopped(rank.task, settings) for rank in left) else _left(job, gone, left, settings)
+    lost = max(first, key=lambda rank: rank.silent or 0.0)
     others = _count(len(left), "other rank")
     return Judgement(
         verdict="hung", confidence=0.9, rank=lost.number, gpu=lost.gpu,
         why=f"the process of rank {lost.number} is gone, and {others} {'wait' if len(left) > 1 else 'waits'} for it",
         speaks_for=(f"rank {lost.number} ended without done()", *_silences(left)),
         against=_working(job, left, settings),
+    )  # fmt: skip
+
+
+def _gave_up(rank: RankView) -> bool:
+    """Whether it ended after it had waited for longer than its limit, as a collective that times out ends those in it:
+    then somebody else had stopped before."""
+    return rank.ended is not None and rank.silent is not None and rank.silent - rank.ended >= rank.limit
+
+
+def _left(job: JobView, gone: Sequence[RankView], left: Sequence[RankView], settings: Settings) -> Judgement:
+    """Those that are gone gave up; whom they waited for is among those that are left."""
+    culprit, evidence = _culprit(job, left, left, settings)
+    if len(left) == 1 and len(gone) == 1:
+        culprit = None  # one that hung and was then killed looks the same as one that waited
+    ended = f"{_count(len(gone), 'rank')} waited and gave up"
+    who = f"rank {left[0].number} is" if len(left) == 1 else f"{len(left)} are"
+    why = f"{ended}, and {who} left without progress in {left[0].phase or STEP} for {left[0].silent or 0.0:.0f} s"
+    if evidence:
+        why += f"; {evidence[0]}"
+    return Judgement(
+        verdict="hung", confidence=0.9 if culprit is not None else 0.8, why=why,
+        rank=culprit.number if culprit is not None else None, gpu=culprit.gpu if culprit is not None else None,
+        speaks_for=(*evidence, ended, *_silences(left)), against=_working(job, left, settings),
     )  # fmt: skip
 
 
@@ -94,8 +122,8 @@ def _stopped_tasks(job: JobView, ranks: Sequence[RankView], settings: Settings) 
     return None
 
 
-def _is_stopped(task: TaskView, settings: Settings) -> bool:
-    return task.state in ("T", "t") and not task.gone and task.state_seconds >= settings.stopped
+def _is_stopped(task: TaskView | None, settings: Settings) -> bool:
+    return task is not None and task.state in ("T", "t") and not task.gone and task.state_seconds >= settings.stopped
 
 
 def _paused(task: TaskView, rank: int | None, gpu: str | None, silences: tuple[str, ...]) -> Judgement:
@@ -268,7 +296,18 @@ def _culprit(
     def behind(rank: RankView) -> str | None:
         return f"rank {rank.number} is {_count(rank.behind, 'step')} behind" if rank.behind > 0 else None
 
-    tests: tuple[Callable[[RankView], str | None], ...] = (behind_collective, hangs, idles, sits_still, loops, behind)
+    def waits_apart(rank: RankView) -> str | None:
+        places = {other.task.waits_in for other in left if other is not rank and other.task is not None}
+        mine = rank.task.waits_in if rank.task is not None else ""
+        if len(left) < 3 or not all(_is_still(other.task, settings) for other in left):
+            return None
+        if len(places) != 1 or "" in places or mine == "" or mine in places:
+            return None
+        return f"rank {rank.number} waits in {mine}, all others in {places.pop()}"
+
+    tests: tuple[Callable[[RankView], str | None], ...] = (
+        behind_collective, hangs, idles, sits_still, loops, behind, waits_apart,
+    )  # fmt: skip
     for test in tests:
         suspects = [(rank, words) for rank in left if (words := test(rank)) is not None]
         if len(suspects) == 1 or (test is behind and 0 < len(suspects) < len(left)):

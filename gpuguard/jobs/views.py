@@ -58,7 +58,8 @@ class TaskView:
 class RankView:
     """One rank on this node. `silent` is since when it showed no progress, `limit` after how long that is a hang, both
     in seconds; `learned` says that the limit comes from its own past. `behind` are steps to the farthest rank here;
-    `slower` how many times longer its steps take than they usually do. `started` is whether it made its first step."""
+    `slower` how many times longer its steps take than they usually do. `ended` is how long ago its process ended, in
+    seconds, None where it lives or nobody saw it end. `started` is whether it made its first step."""
 
     number: int
     pid: int | None = None
@@ -71,6 +72,7 @@ class RankView:
     slower: float | None = None
     done: bool = False
     gone: bool = False
+    ended: float | None = None
     started: bool = True
     gpu: SubjectId | None = None
     task: TaskView | None = None

@@ -149,6 +149,29 @@ def test_the_limit_is_learned_and_the_hang_found(node: Node) -> None:
     assert node.of_job()["job_progress_limit_seconds"] == before, "nothing is learned from a stall"
 
 
+def test_ranks_that_waited_and_gave_up_leave_the_culprit(node: Node) -> None:
+    for step in range(30):
+        node.beat(step, world=3, ranks=range(3))
+    for waited in range(2, 42, 2):
+        node.beat(29, world=3, ranks=range(3), progress_seconds=float(waited))
+    assert "job_culprit_rank" not in node.of_job(), "all look the same"
+    for waited in range(42, 62, 2):
+        node.beat(29, world=3, ranks=(0, 1), progress_seconds=float(waited), gone=1)
+        node.beat(29, world=3, ranks=(2,), after=0.0, progress_seconds=float(waited))
+    told = node.of_job()
+    assert (told["job_verdict"], told["job_culprit_rank"]) == ("hung", 2)
+
+
+def test_a_rank_that_is_killed_is_the_culprit_however_long_the_others_wait(node: Node) -> None:
+    for step in range(30):
+        node.beat(step, world=3, ranks=range(3))
+    for waited in range(2, 62, 2):
+        node.beat(29, world=3, ranks=(2,), progress_seconds=float(waited), gone=1)
+        node.beat(29, world=3, ranks=(0, 1), after=0.0, progress_seconds=float(waited))
+    told = node.of_job()
+    assert (told["job_verdict"], told["job_culprit_rank"]) == ("hung", 2)
+
+
 def test_a_source_that_goes_away_makes_nobody_progress(node: Node) -> None:
     for step in range(30):
         node.beat(step)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gpuguard.jobs.ranks import Gap, RankState, first_seen, same, told
+from gpuguard.jobs.ranks import Gap, RankState, dated, first_seen, same, told
 from gpuguard.model.ids import BootId, SubjectId
 from gpuguard.model.instants import Instant
 from gpuguard.model.readings import Row
@@ -18,7 +18,8 @@ def row(mono: float, **values: Any) -> Row:
 
 
 def after(*rows: Row) -> tuple[RankState, list[Gap]]:
-    state, gaps = first_seen(0, rows[0]), []
+    state = first_seen(0, rows[0])
+    gaps: list[Gap] = []
     for one in rows[1:]:
         state, found = told(state, one)
         gaps += found
@@ -110,3 +111,15 @@ def test_no_first_step_yet() -> None:
     assert not state.started
     state, _ = told(state, row(120.0, step=0))
     assert state.started
+
+
+def test_when_it_ended_is_known_where_it_lived_a_moment_ago() -> None:
+    lives, now, later = first_seen(0, row(100.0, step=5)), row(101.0, step=5, gone=1), row(150.0, step=5, gone=1)
+    gone, _ = told(lives, now)
+    ended = dated(lives, gone, lives.moved, now.at)
+    assert ended.ended == now.at
+    still, _ = told(ended, later)
+    assert dated(ended, still, now.at, later.at).ended == now.at, "told again it is no later"
+    assert dated(lives, gone, None, now.at).ended is None
+    assert dated(lives, still, lives.moved, later.at).ended is None, "it may have ended any time since"
+    assert dated(lives, lives, lives.moved, now.at).ended is None

@@ -146,6 +146,73 @@ def test_a_rank_that_is_gone_while_the_others_go_on_is_no_hang() -> None:
     assert judged(job(with_one([rank(n) for n in range(4)], 0, gone=True), "iwww")).verdict is None
 
 
+def gave_up(ranks: list[RankView], *numbers: int) -> list[RankView]:
+    """Those ended five seconds ago, when their collective had timed out."""
+    return [replace(one, gone=True, ended=5.0, task=None) if one.number in numbers else one for one in ranks]
+
+
+def test_ranks_whose_collective_timed_out_are_not_whom_the_last_one_waits_for() -> None:
+    found = judged(job(gave_up(silent(90.0, 3), 0, 1), "iii"))
+    assert (found.verdict, found.rank, found.gpu) == ("hung", 2, gpu(2))
+    assert found.why == "2 ranks waited and gave up, and rank 2 is left without progress in step for 90 s"
+
+
+def test_of_several_that_are_left_the_one_that_stands_out_is_the_culprit() -> None:
+    found = judged(job(with_one(gave_up(silent(90.0), 0), 2, task=still(2)), "ssis"))
+    assert (found.verdict, found.rank) == ("hung", 2)
+    assert "1 rank waited and gave up, and 3 are left" in found.why
+    assert judged(job(gave_up(silent(90.0), 0), "ssss")).rank is None
+
+
+def test_of_two_ranks_nobody_knows_which_one_waited() -> None:
+    found = judged(job(gave_up(silent(90.0, 2), 0), "ii"))
+    assert (found.verdict, found.rank) == ("hung", None)
+
+
+def test_one_that_was_killed_is_the_culprit_though_others_gave_up_since() -> None:
+    ranks = with_one(gave_up(silent(90.0), 0), 3, gone=True, ended=89.0, task=None)
+    found = judged(job(ranks, "sssi"))
+    assert (found.verdict, found.rank) == ("hung", 3)
+    assert "gone" in found.why
+
+
+def test_one_that_is_stopped_is_paused_though_others_gave_up() -> None:
+    ranks = with_one(gave_up(silent(90.0, 3), 0, 1), 2, task=task(2, state="T", state_seconds=88.0))
+    found = judged(job(ranks, "iii"))
+    assert (found.verdict, found.rank) == ("paused", 2)
+
+
+def waiting(*places: str) -> list[RankView]:
+    """Ranks that sit still in these functions of the kernel."""
+    return [replace(one, task=still(one.number, waits_in=place), gpu=None)
+            for one, place in zip(silent(count=len(places)), places, strict=True)]  # fmt: skip
+
+
+def test_who_waits_for_something_else_than_all_others_is_the_culprit() -> None:
+    found = judged(job(waiting("futex_do_wait", "futex_do_wait", "anon_pipe_read")))
+    assert (found.verdict, found.rank) == ("hung", 2)
+    assert found.speaks_for[0] == "rank 2 waits in anon_pipe_read, all others in futex_do_wait"
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ("futex_do_wait", "futex_do_wait", "futex_do_wait"), ("futex_do_wait", "pipe_read"),
+        ("futex_do_wait", "poll", "pipe_read"), ("futex_do_wait", "futex_do_wait", ""), ("", "", "pipe_read"),
+    ],
+    ids=["the same", "of two", "all apart", "its own unknown", "the others' unknown"],
+)  # fmt: skip
+def test_where_ranks_wait_names_nobody_without_a_rule_and_one_exception(places: tuple[str, ...]) -> None:
+    found = judged(job(waiting(*places)))
+    assert (found.verdict, found.rank) == ("hung", None)
+
+
+def test_where_somebody_moves_the_place_of_one_look_says_nothing() -> None:
+    ranks = waiting("futex_do_wait", "futex_do_wait", "anon_pipe_read")
+    moves = with_one(ranks, 0, task=task(0, waits_in="futex_do_wait"))
+    assert not any("waits in" in words for words in judged(job(moves)).speaks_for)
+
+
 def test_a_rank_that_is_done_is_not_waited_for() -> None:
     assert (
         judged(job(with_one([rank(n) for n in range(2)], 0, done=True, gone=True, silent=900.0), "iw")).verdict is None
