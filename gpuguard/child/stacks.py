@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import signal
+import sys
 import time
 
 from gpuguard.errors import Absent, ReadFailed
@@ -23,13 +24,18 @@ LOOK_AGAIN = 0.02  # seconds between two looks whether it ended
 _NOT_ALLOWED = ("permission denied", "operation not permitted", "ptrace")
 
 
+def found(program: str = PROGRAM) -> str | None:
+    """Where it is: in PATH, else beside the interpreter that runs gpuguard; None where it is not installed."""
+    return shutil.which(program) or shutil.which(program, path=os.path.dirname(sys.executable))
+
+
 def stacks(pid: int, within: float, *, program: str = PROGRAM) -> str:
     """The stacks of all threads of the process, as py-spy prints them; cut after OUTPUT bytes.
 
     Units   within: seconds, after which it is ended
     Raises  Absent where py-spy is not installed; ReadFailed where it may not look, failed, or took too long
     """
-    path = shutil.which(program)
+    path = found(program)
     if path is None:
         raise Absent(f"{program} is not installed; `pip install py-spy`, and stacks can be shown")
     text, code = _run((path, "dump", "--pid", str(pid), "--nonblocking"), within)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuguard.child.stacks import found
 from gpuguard.jobs.sights import NodeSight
 from gpuguard.model.health import Snapshot
 from gpuguard.model.ids import SubjectId
@@ -133,7 +133,7 @@ def test_nodes_that_each_see_a_part_of_it_find_the_rank_together(stuck: tuple[Ag
 
 
 def test_the_stacks_name_the_line_it_hangs_in(stuck: tuple[Agent, float]) -> None:
-    require("py-spy", shutil.which("py-spy") is not None, "pip install py-spy")
+    require("py-spy", found() is not None, "pip install py-spy")
     running, stopped = stuck
     until_hung(running, stopped)
     told = gpuguard("hang", "--stacks", "--job", f"claimed/{os.getuid()}-deadlock", *running.memory)

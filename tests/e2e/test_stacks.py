@@ -1,7 +1,6 @@
 """Stacks of a process by py-spy: the real one where it is installed, and programs in its name that misbehave."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuguard.child.stacks import OUTPUT, stacks
+from gpuguard.child.stacks import OUTPUT, found, stacks
 from gpuguard.errors import Absent, GpuguardError, ReadFailed
 from tests.support.require import require
 
@@ -80,6 +79,7 @@ def test_its_refusals_name_the_next_step(
 
 def test_where_it_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(Absent, match="pip install py-spy"):
         stacks(77, 1.0)
 
@@ -92,7 +92,7 @@ def test_one_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_real_one_names_the_line_a_process_is_in() -> None:
-    require("py-spy", shutil.which("py-spy") is not None, "pip install py-spy")
+    require("py-spy", found() is not None, "pip install py-spy")
     lines = ("import threading", "def waits_here():", "    print('ready', flush=True)", "    threading.Event().wait()")
     program = "\n".join((*lines, "waits_here()"))
     with subprocess.Popen((sys.executable, "-S", "-c", program), stdout=subprocess.PIPE, text=True) as process:

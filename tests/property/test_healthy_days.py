@@ -35,8 +35,11 @@ def test_each_detector_of_gpus_was_shown_something() -> None:
 
 
 # Of these no recorded machine tells anything: pages are retired before Ampere, this flag is of the newest drivers, and
-# disks are those of whoever runs the test.
-UNTOLD = {"retired_pages", "memory_unrepairable", "disk_space", "optics", "nvml_unresponsive", "imex"}
+# disks are those of whoever runs the test. No job tells of itself, and no scheduler of its jobs.
+UNTOLD = {
+    "retired_pages", "memory_unrepairable", "disk_space", "optics", "nvml_unresponsive", "imex", "heartbeats_refused",
+    "gpu_bypass", "job_half_dead", "job_loss", "job_checkpoint", "job_completion", "job_out_of_memory",
+}  # fmt: skip
 
 
 def test_a_machine_that_lost_a_gpu_is_not_that_quiet() -> None:

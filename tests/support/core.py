@@ -6,6 +6,7 @@ from functools import cache
 from gpuguard.health import policy
 from gpuguard.health.decide import decide
 from gpuguard.health.state import Health
+from gpuguard.jobs import activity, derive, tasks, verdict
 from gpuguard.kernel_log.reader import parse_text
 from gpuguard.model.events import AnyEvent, Booted, GpuProbed, LogLine, Sweep, Tick
 from gpuguard.model.health import Decision
@@ -23,9 +24,12 @@ ACTING = policy.Settings(mode="drain")
 
 @cache
 def detectors() -> tuple[AnyDetector, ...]:
-    """Every detector on the shelf, with its defaults."""
+    """Every detector on the shelf, with its defaults, and the deriver whose rows some of them judge."""
     modules = plugins.shelf("gpuguard.detectors")
-    return tuple(module.build(module.Settings(), RulesFolder(name)) for name, module in modules.items())
+    jobs = derive.build(
+        derive.Settings(), verdict.Settings(), activity.Settings(), tasks.Settings(), RulesFolder("jobs")
+    )
+    return (jobs, *(module.build(module.Settings(), RulesFolder(name)) for name, module in modules.items()))
 
 
 def instant(mono: float, boot: BootId = BOOT) -> Instant:

@@ -16,6 +16,7 @@ from gpuguard.health.state import Health
 from gpuguard.model.events import AnyEvent, Booted, Sweep, Tick
 from gpuguard.model.ids import NODE, EventId, SubjectId
 from gpuguard.model.readings import Rate, Values
+from gpuguard.ports import Onlooker
 from gpuguard.runtime import plugins
 from gpuguard.runtime.assembly import RulesFolder
 from gpuguard.runtime.clock import ManualClock
@@ -28,7 +29,7 @@ from tests.support.core import ACTING, detectors
 Rows = dict[SubjectId, Values]
 HEALTHY = ("a100x8", "h100x8", "b200x8", "l40sx4", "h100x8-mig")
 # Not the disk: it is that of whoever runs this.
-HOST_SOURCES = ("machine", "topology", "pcie", "infiniband", "driver_stack", "process_states", "edac")
+HOST_SOURCES = ("machine", "topology", "pcie", "infiniband", "driver_stack", "process_states", "edac", "tasks")
 TICK = 60.0
 # The files of a recorded machine stand still: they are read anew this often, and told at every sweep that is due.
 REREAD = 3600.0
@@ -43,11 +44,12 @@ class Due:
     every: float
     read: Callable[[], Rows]
     next: float = 0.0
+    onlook: Callable[[Sweep], None] = lambda sweep: None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What was found, in words; `sweeps` were taken, by source and class, and told of `columns`."""
+    """What was found, in words; `sweeps` were taken, by source and class; `columns` were told or concluded."""
 
     found: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
@@ -91,11 +93,15 @@ def live(root: Path, hours: float, *, fast_every: float = 0.0) -> Outcome:
             continue
         outcome.sweeps[f"{due.source}/{due.rate}"] += 1
         rows = due.read()
-        outcome.columns.update(*rows.values())
-        tell(Sweep(
+        sweep = Sweep(
             id=EventId(f"{due.source}/{due.rate}:{number}"), at=now, source=due.source, rate=due.rate,
             valid_for=3 * due.every, rows=rows,
-        ))  # fmt: skip
+        )  # fmt: skip
+        tell(sweep)
+        for other in dues:
+            other.onlook(sweep)
+        outcome.columns.update(*rows.values())
+    outcome.columns.update(*(group.values for groups in health.readings.values() for group in groups.values()))
     outcome.health = health
     return outcome
 
@@ -130,6 +136,11 @@ def _dues(root: Path, clock: ManualClock, fast_every: float) -> list[Due]:
     return dues
 
 
+def seen_all(rows: Rows) -> bool:
+    """Whether a source that looks closer at what others name has been shown something."""
+    return any(name != NODE for name in rows)
+
+
 def _host(name: str, module: ModuleType, root: Path, clock: ManualClock) -> Due | None:
     settings = module.Settings()
     more = {"machine": (RulesFolder(name),), "topology": (root,)}.get(name, ())
@@ -140,7 +151,7 @@ def _host(name: str, module: ModuleType, root: Path, clock: ManualClock) -> Due 
     def read() -> Rows:
         nonlocal kept, read_at
         now = clock.now()
-        if now.mono - read_at >= REREAD:
+        if now.mono - read_at >= REREAD or (isinstance(source, Onlooker) and not seen_all(kept)):
             kept, read_at = source.read(now), now.mono
         return kept
 
@@ -148,4 +159,5 @@ def _host(name: str, module: ModuleType, root: Path, clock: ManualClock) -> Due 
         read()
     except Absent:
         return None
-    return Due(name, source.rate, source.every, read)
+    onlook = source.onlook if isinstance(source, Onlooker) else lambda sweep: None
+    return Due(name, source.rate, source.every, read, onlook=onlook)

@@ -1,6 +1,7 @@
 """Dumps are found by rank, read once they rest, by a process that may fail in any way."""
 
 import os
+import pwd
 import stat
 from collections import deque
 from pathlib import Path
@@ -165,7 +166,7 @@ def test_a_prefix_that_is_no_path_is_not_followed(tmp_path: Path, prefix: str) -
 def test_the_home_of_the_user(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.tell()
-    home = os.path.expanduser("~").lstrip("/")
+    home = pwd.getpwuid(os.getuid()).pw_dir.lstrip("/")
     node.put(f"{home}/.cache/torch/comm_lib_trace_rank_3")
     node.reader.answers.append(Read(summary=flight(10, 8)))
     assert node.row()["flight_enqueued"] == 10
