@@ -52,6 +52,13 @@ def keeper_of(job: str) -> str:
     return job.partition("/")[0]
 
 
+def names_of(job: str) -> tuple[str, ...]:
+    """What people may call the job: its id, the keeper's part of it, and the bare word that a job of no keeper chose."""
+    keeper, _, name = job.partition("/")
+    word = name.partition("-")[2] if keeper == "claimed" else ""
+    return tuple(filter(None, (job, name, word)))
+
+
 def _text(name: str, of: Literal["rank", "job", "task", "gpu", "process"], help: str) -> Quantity:
     return Quantity(name=name, of=of, unit="text", kind="text", help=help, metric=None)
 

@@ -18,6 +18,7 @@ from gpuguard.model.events import Cursor
 from gpuguard.model.health import Snapshot, SubjectHealth
 from gpuguard.model.ids import NODE, PciAddress, TokenId, gpu, kind_of, nvswitch, parse_pci_address
 from gpuguard.model.instants import Instant
+from gpuguard.model.jobs import names_of
 from gpuguard.model.story import OwedAction
 from gpuguard.ports import Clock
 from gpuguard.runtime import assembly, cache
@@ -177,7 +178,8 @@ def _changed_at(path: Path) -> float | None:
 
 
 def find_subject(health: Health, text: str) -> SubjectHealth:
-    """The subject that a person names: `node`, an index, an address in any spelling, a UUID or its beginning, a serial.
+    """The subject that a person names: `node`, an index, an address in any spelling, a UUID or its beginning, a serial;
+    a job by its id, or by the part of it after the keeper.
 
     GPUs that were taken out are found by UUID and serial.
     Raises  NotUnderstood when there is none, with those that are known
@@ -187,9 +189,15 @@ def find_subject(health: Health, text: str) -> SubjectHealth:
             return subject
     if text.strip().lower() == "node":
         return health.subject(NODE)
+    jobs = [s for s in health.subjects.values() if kind_of(s.id) == "job" and text.strip() in names_of(s.id[4:])]
+    if len(jobs) == 1:
+        return jobs[0]
     known = sorted(health.subjects)
+    if len(jobs) > 1:
+        raise NotUnderstood(f"{text[:40]!r} may be any of {', '.join(job.id for job in jobs)}; name one", text)
+    whom = "no job that anything ever stood against is called" if "/" in text else "no GPU"
     raise NotUnderstood(
-        f"no GPU {text[:40]!r} is known here; known are {', '.join(_spellings(health)) or 'none yet'}"
+        f"{whom} {text[:96]!r}{'' if '/' in text else ' is known'} here; known are {', '.join(_spellings(health)) or 'none yet'}"
         + ("" if known else ": the agent learns them from the kernel log"),
         text,
     )
