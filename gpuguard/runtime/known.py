@@ -189,15 +189,21 @@ def find_subject(health: Health, text: str) -> SubjectHealth:
             return subject
     if text.strip().lower() == "node":
         return health.subject(NODE)
-    jobs = [s for s in health.subjects.values() if kind_of(s.id) == "job" and text.strip() in names_of(s.id[4:])]
+    jobs = [
+        subject
+        for name, subject in health.subjects.items()
+        if kind_of(name) == "job" and text.strip() in names_of(name.removeprefix("job:"))
+    ]
     if len(jobs) == 1:
         return jobs[0]
     known = sorted(health.subjects)
     if len(jobs) > 1:
         raise NotUnderstood(f"{text[:40]!r} may be any of {', '.join(job.id for job in jobs)}; name one", text)
-    whom = "no job that anything ever stood against is called" if "/" in text else "no GPU"
+    whom = f"no GPU {text[:40]!r} is known"
+    if "/" in text:
+        whom = f"no job that anything ever stood against is called {text[:96]!r}"
     raise NotUnderstood(
-        f"{whom} {text[:96]!r}{'' if '/' in text else ' is known'} here; known are {', '.join(_spellings(health)) or 'none yet'}"
+        f"{whom} here; known are {', '.join(_spellings(health)) or 'none yet'}"
         + ("" if known else ": the agent learns them from the kernel log"),
         text,
     )

@@ -185,7 +185,7 @@ def asked(found: Tenants, wanted: str | None) -> tuple[Job, ...]:
 
 
 def meant(jobs: Sequence[_T], wanted: str | None, names: Callable[[_T], Iterable[str]]) -> tuple[_T, ...]:
-    """Those of these jobs that a person means, by one of their names, the keeper's part of it or their own word; all for None.
+    """Those of these jobs that a person means by any of their names; all for None.
 
     Raises  NotUnderstood where there is none, with those that are known
     """

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gpuguard.model.findings import Remedy
 from gpuguard.model.health import SubjectHealth
-from gpuguard.model.ids import NODE, SubjectId, pci_of
+from gpuguard.model.ids import NODE, SubjectId
 
 WIDTH = 80
 LABEL = 12

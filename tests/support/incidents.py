@@ -228,8 +228,8 @@ def job_without_a_number(machine: Machine, *names: str) -> None:
         machine.clock.advance(30.0)
         machine.event(
             Sweep(
-                id=EventId(f"losses:{number}"), at=machine.clock.now(), source="heartbeats", rate="fast", valid_for=60.0,
-                rows={job(JobId(name)): {"job_loss_nan": 1, "job_ended": 0} for name in names},
+                id=EventId(f"losses:{number}"), at=machine.clock.now(), source="heartbeats", rate="fast",
+                valid_for=60.0, rows={job(JobId(name)): {"job_loss_nan": 1, "job_ended": 0} for name in names},
             )
         )  # fmt: skip
 
