@@ -185,7 +185,8 @@ def _job(job: "MergedJob") -> Iterator[str]:
         yield from _notes("against", job.against, SIGNALS)
     elif job.known:
         yield from paragraph(_well(job), hanging=2)
-        yield from _notes("against", job.against, SIGNALS)
+        if any((seen.rank.share or 0.0) > 1.0 for seen in job.ranks):
+            yield from _notes("against", job.against, SIGNALS)
     else:
         yield from paragraph(_unknown(job), hanging=2)
     if job.missing and not job.verdict:  # else it is among what speaks against the verdict

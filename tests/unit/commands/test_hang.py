@@ -316,6 +316,9 @@ def test_what_speaks_against_a_hang_is_told_where_a_rank_is_silent_for_long(
     out = capsys.readouterr().out
     assert "other signals speak against one" in out
     assert "against     no process of the job is seen here" in out
+    shows(with_ranks(rank(0, step=5), job_signals_against="no process of the job is seen here"))
+    assert ask() == 0
+    assert "against  " not in capsys.readouterr().out, "nothing speaks for a hang either"
 
 
 def test_a_job_whose_ranks_are_gone_is_over(shows: Shows, capsys: pytest.CaptureFixture[str]) -> None:
