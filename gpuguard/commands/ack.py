@@ -25,7 +25,9 @@ def arguments(parser: ArgumentParser) -> None:
     from gpuguard.runtime.known import options
 
     parser.add_argument("finding", metavar="FINDING", help="as `gpuguard why` names it: xid79, sxid20034, gpu_lost")
-    parser.add_argument("--gpu", metavar="GPU", help="on this GPU alone (default: wherever it stands)")
+    whom = parser.add_mutually_exclusive_group()
+    whom.add_argument("--gpu", metavar="GPU", help="on this GPU alone (default: wherever it stands)")
+    whom.add_argument("--job", metavar="ID", help="on this job alone: slurm/8123, or 8123")
     parser.add_argument("--by", metavar="NAME", required=True, help="who says so")
     parser.add_argument("--reason", metavar="TEXT", required=True, help="why it counts no longer")
     options(parser)
@@ -57,7 +59,7 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
     known = look_up(folder, clock)
     try:
         _, health = known.memory()
-        whom = find_subject(health, args.gpu) if args.gpu else None
+        whom = find_subject(health, args.gpu or args.job) if args.gpu or args.job else None
         code = args.finding.lower()
         holders = [s for s in _holders(health, code) if whom is None or s.id == whom.id]
     finally:

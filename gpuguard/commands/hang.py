@@ -171,10 +171,10 @@ def _notes(label: str, told: Sequence[str], most: int = NOTES) -> Iterator[str]:
 
 def _job(job: "MergedJob") -> Iterator[str]:
     from gpuguard.runtime.tenants import sentence
-    from gpuguard.runtime.words import paragraph, row
+    from gpuguard.runtime.words import counted, paragraph, row
 
     whose = " of ".join(_short(part) for part in (job.name, job.user) if part)
-    count = f"{job.seen} of {job.world} ranks" if job.world is not None else f"{job.seen} ranks"
+    count = f"{job.seen} of {counted(job.world, 'rank')}" if job.world is not None else counted(job.seen, "rank")
     where = f"on {len(job.nodes)} nodes" if len(job.nodes) > 1 else "here"
     size = f"{count} {where}" if job.ranks else f"GPU {_gpus(job.gpus)}" if job.gpus else "no GPU"
     yield from paragraph(f"{_short(job.job)} {f'{whose}, ' if whose else ''}{size}", hanging=2)
@@ -185,6 +185,8 @@ def _job(job: "MergedJob") -> Iterator[str]:
         yield from _notes("against", job.against, SIGNALS)
     elif job.known:
         yield from paragraph(_well(job), hanging=2)
+        if any((seen.rank.share or 0.0) > 1.0 for seen in job.ranks):
+            yield from _notes("against", job.against, SIGNALS)
     else:
         yield from paragraph(_unknown(job), hanging=2)
     if job.missing and not job.verdict:  # else it is among what speaks against the verdict
@@ -218,8 +220,12 @@ def _culprit(job: "MergedJob") -> str:
 
 
 def _well(job: "MergedJob") -> str:
-    from gpuguard.runtime.words import span
+    from gpuguard.runtime.words import counted, span
 
+    if job.ranks and all(seen.rank.done or seen.rank.gone for seen in job.ranks):
+        mute = sum(not seen.rank.done for seen in job.ranks)
+        how = f"{mute} of them without done(); `gpuguard why {_short(job.job)}`" if mute else "all of them with done()"
+        return f"it is over: {counted(len(job.ranks), 'rank')} ended, {how}{' tells what is known' if mute else ''}"
     told = [(share, seen.rank) for seen in job.ranks if (share := seen.rank.share) is not None]
     why = f"{_short(job.why)}; " if job.why else ""
     if not told:
@@ -229,7 +235,7 @@ def _well(job: "MergedJob") -> str:
     if share > 1.0:
         return (
             f"no hang is found, though rank {rank.number} has shown no progress for {silent}, more than its limit of "
-            f"{limit}: other signals speak against one, or it is not that long ago"
+            f"{limit}: {'other signals speak against one' if job.against else 'nothing else speaks for one yet'}"
         )
     return f"no hang: {why}longest without progress is rank {rank.number}, for {silent} of the {limit} it may be"
 

@@ -31,7 +31,9 @@ def arguments(parser: ArgumentParser) -> None:
     """Declares the options."""
     from gpuguard.runtime.known import options
 
-    parser.add_argument("--gpu", metavar="GPU", help="one GPU: index, PCI address, UUID or serial")
+    whom = parser.add_mutually_exclusive_group()
+    whom.add_argument("--gpu", metavar="GPU", help="one GPU: index, PCI address, UUID or serial")
+    whom.add_argument("--job", metavar="ID", help="one job: slurm/8123, or 8123")
     parser.add_argument("--since", metavar="WHEN", type=_when, help="2h, 7d, or a date such as 2026-03-01")
     parser.add_argument("--limit", metavar="N", type=_positive, default=LIMIT, help=f"newest N (default: {LIMIT})")
     options(parser)
@@ -56,10 +58,12 @@ def answer(args: Namespace, clock: "Clock") -> int:
     known = look_up(state_dir(args), clock)
     try:
         reader, health = known.memory()
-        whom = find_subject(health, args.gpu) if args.gpu else None
+        whom = find_subject(health, args.gpu or args.job) if args.gpu or args.job else None
         since = _since(args.since, known.now.utc)
         story = reader.story(since=since, limit=SEARCHED)
-        course = _course(reader, whom, since, known.now.utc) if whom is not None and known.now.utc else None
+        course = (
+            _course(reader, whom, since, known.now.utc) if args.gpu and whom is not None and known.now.utc else None
+        )
     finally:
         known.close()
     entries = list(story) if whom is None else _of(story, whom)
@@ -169,7 +173,8 @@ def _lines(
         taken_out = whom.uuid is not None and whom.uuid in health.retired
         name = f"GPU last seen at {whom.pci}, taken out" if taken_out else named(whom)
         serial = f", serial {whom.serial}" if whom.serial else ""
-        yield from paragraph(f"{name}: {whom.uuid or 'UUID not known'}{serial}")
+        what = f": {whom.uuid or 'UUID not known'}{serial}" if whom.pci is not None or whom.uuid is not None else ""
+        yield from paragraph(f"{name}{what}")
     if left_out:
         yield f"({left_out:,} older entries left out; --limit shows more)"
     entries = list(entries)
@@ -183,7 +188,8 @@ def _lines(
             yield day
         hour = hour or f"{entry.at.mono:9.0f}"
         yield from paragraph(
-            f"{hour}  {_place(entry.subject):<8} {_text(entry.kind, entry.text, entry.detail)}", hanging=20
+            f"{hour}  {_place(entry.subject):<8} {_whose(entry.subject)}{_text(entry.kind, entry.text, entry.detail)}",
+            hanging=20,
         )
 
 
@@ -192,6 +198,14 @@ def _place(subject: str) -> str:
     kind, _, address = subject.partition(":")
     short = address.removeprefix("0000:")
     return {"gpu": short, "nvswitch": f"sw {short}"}.get(kind, kind)
+
+
+def _whose(subject: str) -> str:
+    """The name of what has no place on the bus, before what happened to it: it may be long."""
+    from gpuguard.runtime.words import LONE, tidy
+
+    kind, _, name = subject.partition(":")
+    return f"{tidy(name)}: " if name and kind not in ("gpu", "nvswitch", *LONE) else ""
 
 
 def _text(kind: str, text: str, detail: Mapping[str, object]) -> str:

@@ -159,11 +159,14 @@ def _told(found: "Tenants", job: "Job") -> Iterator[str]:
 
 def _beside(found: "Tenants") -> list[str]:
     """GPUs that are nobody's, that several share or of which it is not known whose they are; what no job owns."""
+    from gpuguard.runtime.tenants import text
     from gpuguard.runtime.words import listed, paragraph, tidy
 
     free = [gpu for gpu in found.gpus if gpu.jobs == () and not _holders(gpu) and not _unowned(gpu)]
     unknown = [gpu for gpu in found.gpus if gpu.jobs is None]
     lines = []
+    if trouble := text(found.node, "watches_trouble"):
+        lines += paragraph(f"not watched as it was asked for: {tidy(trouble)}", hanging=2)
     if free:
         lines += paragraph(f"nobody holds GPU {_named(free)}", hanging=2)
     for gpu in found.gpus:

@@ -1,7 +1,8 @@
 """Why is this GPU or node drained, degraded, slow to return?
 
 Walks from the action back to the log line: the drain, the verdict it rests on, the lines that the kernel printed. A GPU
-is named by index, PCI address in any spelling, UUID or serial; a drain by the four digits of its token.
+is named by index, PCI address in any spelling, UUID or serial; a job by its id, as slurm/8123; a drain by the four
+digits of its token.
 Exit codes  0 nothing stands, 1 something does (or the token is an orphan), 2 no such GPU or no memory, 64 usage error
 """
 
@@ -51,7 +52,7 @@ def arguments(parser: ArgumentParser) -> None:
     from gpuguard.runtime.known import options
 
     parser.add_argument(
-        "whom", nargs="?", default="node", metavar="GPU|node|TOKEN", help="whom it is about (default: the node)"
+        "whom", nargs="?", default="node", metavar="GPU|JOB|node|TOKEN", help="whom it is about (default: the node)"
     )
     options(parser)
 
@@ -177,7 +178,7 @@ def _subject_lines(subject: Mapping[str, Any], called: Any) -> Iterator[str]:  #
             yield from row("incident", f"{incident['name']}, with {listed(rest)}", indent=INDENT)
     for finding in subject["findings"]:
         yield ""
-        yield from _finding_lines(finding, span)
+        yield from _finding_lines(finding, span, of_job=subject["subject"].startswith("job:"))
 
 
 def _applied_lines(subject: Mapping[str, Any]) -> Iterator[str]:  # Any: JSON mixes types
@@ -188,7 +189,7 @@ def _applied_lines(subject: Mapping[str, Any]) -> Iterator[str]:  # Any: JSON mi
         yield from row("tried", told, indent=INDENT)
 
 
-def _finding_lines(finding: Mapping[str, Any], span: Any) -> Iterator[str]:  # Any: JSON mixes types
+def _finding_lines(finding: Mapping[str, Any], span: Any, *, of_job: bool) -> Iterator[str]:  # Any: JSON mixes types
     from gpuguard.runtime.words import date, listed, row, times
 
     yield from row(finding["code"], f"{finding['severity']}, {_standing(finding)}", indent=INDENT)
@@ -209,6 +210,9 @@ def _finding_lines(finding: Mapping[str, Any], span: Any) -> Iterator[str]:  # A
         )
         yield from row("NVIDIA says", told, indent=INDENT)
     ends = [ENDS[clear].format(quiet=span(finding["quiet_after_s"])) for clear in finding["clears"]]
+    if of_job:
+        # It goes with the job: that a reboot ends it as well is no advice.
+        ends = ["the job going on or ending", *(end for end in ends if end != ENDS["reboot"])]
     yield from row("ended by", listed(ends, "or") if ends else "its own check", indent=INDENT)
     yield from _raw_lines(finding["lines"])
 

@@ -206,7 +206,7 @@ class Jobs:
                 known[number] = ranks.first_seen(number, row)
                 reset = reset or state is not None
             else:
-                told, found = ranks.told(state, row)
+                told, found = ranks.told(state, row, heard.get(number))
                 known[number] = ranks.dated(state, told, heard.get(number), at)
                 for gap in found:
                     gaps.setdefault(gap.phase or verdict.STEP, []).append((gap.seconds, gap.times))

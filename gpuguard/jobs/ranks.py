@@ -3,7 +3,9 @@
 Theory. Progress is whatever a rank says: a step, a phase that begins or ends, a word of life. The time since then is
 its silence, and is measured from the moment of that sign, not from when somebody heard of it: a source that is away for
 a minute makes nobody silent, and a rank whose source is gone grows silent all the same, as it may have stopped with it.
-Several steps between two looks are as many gaps of equal length. A gap belongs to the phase in which it began.
+Several steps between two looks are as many gaps of equal length, unless the last look saw a silence that is longer
+than that: then they were told all at once, as by a log that has a line for every hundred steps, and are one gap. A gap
+belongs to the phase in which it began.
 
 A rank that comes back as another process, or after another start of its job, is another one. The page of one that ended
 may be read for a while longer; it says nothing any more.
@@ -75,8 +77,8 @@ def first_seen(number: int, row: Row) -> RankState:
     return _read(number, row, None)
 
 
-def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
-    """The rank as this row has it, and the gaps that lie between the two.
+def told(state: RankState, row: Row, heard: Instant | None = None) -> tuple[RankState, tuple[Gap, ...]]:
+    """The rank as this row has it, and the gaps that lie between the two; `heard` is when `state` was last told of.
 
     A row that does not know how long ago it moved tells nothing of its progress, as when a file system hangs.
     """
@@ -88,15 +90,22 @@ def told(state: RankState, row: Row) -> tuple[RankState, tuple[Gap, ...]]:
     if between <= 0.0 and steps <= 0 and new.phase == state.phase:
         return msgspec.structs.replace(new, moved=state.moved, began=state.began), ()
     gaps = _gaps(state, new, between, max(0, steps))
+    seen = 0.0 if heard is None else state.silent(heard)
+    learned = tuple(_at_once(gap) if gap.phase == state.phase and gap.seconds < seen else gap for gap in gaps)
     stepping = next((gap for gap in gaps if gap.phase in ("", "step")), None)
     if stepping is None:
-        return new, gaps
+        return new, learned
     # One pause is no pace: it counts as a step that is three times as long as usual at most.
     lately = stepping.seconds if state.usual is None else min(stepping.seconds, PAUSE * state.usual)
     return msgspec.structs.replace(
         new, pace=_nearer(state.pace, lately, stepping.times, PACE),
         usual=_nearer(state.usual, stepping.seconds, stepping.times, USUAL),
-    ), gaps  # fmt: skip
+    ), learned  # fmt: skip
+
+
+def _at_once(gap: Gap) -> Gap:
+    """The same as one gap: nobody told anything while all of it passed."""
+    return Gap(phase=gap.phase, seconds=gap.seconds * gap.times)
 
 
 def _nearer(before: float | None, seconds: float, times: int, over: float) -> float:

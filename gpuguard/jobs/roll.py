@@ -11,6 +11,7 @@ from gpuguard.model.readings import Value, Values
 
 # What its progress must be known by for a rank to be able to say that it is done.
 CAN_SAY_DONE = ("library",)
+SAVED = 3  # of rank_preempt: it was told to end, and saved
 NUMBERS_KEPT = 32
 
 
@@ -24,12 +25,14 @@ def roll_call(ranks: Mapping[int, Mapping[str, Value]]) -> Values:
         return {}
     done = {number for number, rank in ranks.items() if rank.get("rank_done") == 1}
     gone = sorted(number for number, rank in ranks.items() if rank.get("rank_gone") == 1 and number not in done)
+    # Who saved and ended because it was told to has kept its word: that is no end without one.
+    obeyed = {number for number, rank in ranks.items() if rank.get("rank_preempt") == SAVED and number in gone}
     telling = {number for number, rank in ranks.items() if rank.get("rank_via") in CAN_SAY_DONE}
     more = " ..." if len(gone) > NUMBERS_KEPT else ""
     return {
         "job_ranks": len(ranks), "job_ranks_gone": len(gone),
         "job_gone_ranks": " ".join(map(str, gone[:NUMBERS_KEPT])) + more,
-        "job_ranks_telling": len(telling), "job_ranks_done": len(telling & done),
+        "job_ranks_telling": len(telling), "job_ranks_done": len(telling & (done | obeyed)),
         # One that is gone trains no more, whatever its last loss was.
         "job_loss_nan": sum(rank.get("rank_loss_nan") == 1 and rank.get("rank_gone") != 1 for rank in ranks.values()),
         **_saved(ranks),

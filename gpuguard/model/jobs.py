@@ -52,6 +52,13 @@ def keeper_of(job: str) -> str:
     return job.partition("/")[0]
 
 
+def names_of(job: str) -> tuple[str, ...]:
+    """What people call the job: its id, the keeper's part of it, and the bare word that a job of no keeper chose."""
+    keeper, _, name = job.partition("/")
+    word = name.partition("-")[2] if keeper == "claimed" else ""
+    return tuple(filter(None, (job, name, word)))
+
+
 def _text(name: str, of: Literal["rank", "job", "task", "gpu", "process"], help: str) -> Quantity:
     return Quantity(name=name, of=of, unit="text", kind="text", help=help, metric=None)
 
@@ -171,7 +178,7 @@ CONCLUDED = (
     _count("job_ranks_gone", "job", "Ranks of it on this node whose processes ended without a word."),
     _text("job_gone_ranks", "job", "Their numbers, with spaces."),
     _count("job_ranks_telling", "job", "Ranks of it here that use the library, and so can say that they are done."),
-    _count("job_ranks_done", "job", "Those of them that said that their work is complete."),
+    _count("job_ranks_done", "job", "Those of them that said that their work is complete, or saved and ended as told."),
     _count("job_world", "job", "Ranks it has over all nodes."),
     _count("job_step", "job", "The newest step of the rank that is farthest behind.", metric="", low=None),
     _text("job_phase", "job", "What the rank that is judged does."),

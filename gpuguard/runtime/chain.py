@@ -12,7 +12,7 @@ from gpuguard.health.machine import remedy_rank
 from gpuguard.incident.join import explained_by
 from gpuguard.incident.ranks import rank
 from gpuguard.model.health import Drain, Standing, SubjectHealth
-from gpuguard.model.ids import NODE, EventId, TokenId
+from gpuguard.model.ids import NODE, EventId, TokenId, kind_of
 from gpuguard.model.story import StoryEntry
 from gpuguard.model.tables import lookup_text
 from gpuguard.ports import StoreReader
@@ -70,6 +70,8 @@ def acknowledgements(subject: SubjectHealth, standing: Iterable[Standing]) -> It
     """
     left = sorted(standing, key=lambda s: rank(s.finding), reverse=True)
     whom = f" --gpu {subject.pci}" if subject.pci else ""
+    if kind_of(subject.id) == "job":
+        whom = f" --job {subject.id.removeprefix('job:')}"
     while left:
         root = left[0]
         covered = {root.finding.code, *explained_by(root, left)}
@@ -236,6 +238,10 @@ def _next(facts: Facts) -> Iterator[str]:
         yield AFTERWARDS.get(
             drain["state"], "gpuguard gives the node back by itself once it saw that and probation is over"
         )
+    for subject in facts["subjects"]:
+        if kind_of(subject["subject"]) == "job" and subject["findings"]:
+            job = subject["subject"].removeprefix("job:")
+            yield f"{subject['name']}: `gpuguard hang --job {job}` shows its ranks, and what speaks for and against it"
     for subject in facts["subjects"]:
         for ack in subject["acks"]:
             yield f"{'or, if' if unfit else 'if'} you know better: {ack}"

@@ -18,6 +18,7 @@ from gpuguard.model.events import Cursor
 from gpuguard.model.health import Snapshot, SubjectHealth
 from gpuguard.model.ids import NODE, PciAddress, TokenId, gpu, kind_of, nvswitch, parse_pci_address
 from gpuguard.model.instants import Instant
+from gpuguard.model.jobs import names_of
 from gpuguard.model.story import OwedAction
 from gpuguard.ports import Clock
 from gpuguard.runtime import assembly, cache
@@ -177,7 +178,8 @@ def _changed_at(path: Path) -> float | None:
 
 
 def find_subject(health: Health, text: str) -> SubjectHealth:
-    """The subject that a person names: `node`, an index, an address in any spelling, a UUID or its beginning, a serial.
+    """The subject that a person names: `node`, an index, an address in any spelling, a UUID or its beginning, a serial;
+    a job by its id, or by the part of it after the keeper.
 
     GPUs that were taken out are found by UUID and serial.
     Raises  NotUnderstood when there is none, with those that are known
@@ -187,9 +189,21 @@ def find_subject(health: Health, text: str) -> SubjectHealth:
             return subject
     if text.strip().lower() == "node":
         return health.subject(NODE)
+    jobs = [
+        subject
+        for name, subject in health.subjects.items()
+        if kind_of(name) == "job" and text.strip() in names_of(name.removeprefix("job:"))
+    ]
+    if len(jobs) == 1:
+        return jobs[0]
     known = sorted(health.subjects)
+    if len(jobs) > 1:
+        raise NotUnderstood(f"{text[:40]!r} may be any of {', '.join(job.id for job in jobs)}; name one", text)
+    whom = f"no GPU {text[:40]!r} is known"
+    if "/" in text:
+        whom = f"no job that anything ever stood against is called {text[:96]!r}"
     raise NotUnderstood(
-        f"no GPU {text[:40]!r} is known here; known are {', '.join(_spellings(health)) or 'none yet'}"
+        f"{whom} here; known are {', '.join(_spellings(health)) or 'none yet'}"
         + ("" if known else ": the agent learns them from the kernel log"),
         text,
     )

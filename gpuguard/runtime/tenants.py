@@ -12,6 +12,7 @@ from typing import TypeVar
 from gpuguard.errors import NotUnderstood
 from gpuguard.model.health import FindingView, Snapshot
 from gpuguard.model.ids import NODE, SubjectId, kind_of
+from gpuguard.model.jobs import names_of
 from gpuguard.model.readings import Value, Values, merged
 from gpuguard.runtime.words import brief, cell
 
@@ -184,13 +185,11 @@ def asked(found: Tenants, wanted: str | None) -> tuple[Job, ...]:
 
 
 def meant(jobs: Sequence[_T], wanted: str | None, names: Callable[[_T], Iterable[str]]) -> tuple[_T, ...]:
-    """Those of these jobs that a person means, by one of their names or the keeper's part of it; all for None.
+    """Those of these jobs that a person means by any of their names; all for None.
 
     Raises  NotUnderstood where there is none, with those that are known
     """
-    found = tuple(
-        job for job in jobs if wanted is None or any(wanted in (name, name.partition("/")[2]) for name in names(job))
-    )
+    found = tuple(job for job in jobs if wanted is None or any(wanted in names_of(name) for name in names(job)))
     if wanted is not None and not found:
         known = ", ".join(cell(next(iter(names(job))), 60) for job in jobs[:8]) or "none"
         raise NotUnderstood(f"no job {cell(wanted, 60)!r} is known here; known are {known}", wanted)

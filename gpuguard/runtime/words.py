@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gpuguard.model.findings import Remedy
 from gpuguard.model.health import SubjectHealth
-from gpuguard.model.ids import NODE, SubjectId, pci_of
+from gpuguard.model.ids import NODE, SubjectId
 
 WIDTH = 80
 LABEL = 12
@@ -126,6 +126,10 @@ NEEDS: dict[Remedy, str] = {
 }
 
 
+# Kinds of subjects of which there is one on a node.
+LONE = ("disk", NODE)
+
+
 def tries(count: int) -> str:
     """How many attempts."""
     return "1 try" if count == 1 else f"{count:,} tries"
@@ -151,7 +155,7 @@ def named(subject: SubjectHealth) -> str:
 
 
 def called(subject: SubjectId) -> str:
-    """A subject's name for people."""
+    """A subject's name for people; its kind alone where that says all."""
     kind, _, name = subject.partition(":")
     word = {"gpu": "GPU", "nvswitch": "NVSwitch", "nic": "network card"}.get(kind, kind)
-    return f"{word} {name}" if kind in ("nic", "port") or pci_of(subject) else word
+    return word if kind in LONE or not name else f"{word} {tidy(name)}"

@@ -18,9 +18,9 @@ from gpuguard.custody.token import parse_reason
 from gpuguard.health.snapshot import take
 from gpuguard.kernel_log.reader import parse_text
 from gpuguard.model.actions import Action, Outcome
-from gpuguard.model.events import ActionOutcome, AnyEvent, Batch, Cursor, GpuProbed, LogLine, Tick
+from gpuguard.model.events import ActionOutcome, AnyEvent, Batch, Cursor, GpuProbed, LogLine, Sweep, Tick
 from gpuguard.model.health import SourceView
-from gpuguard.model.ids import EventId, PciAddress
+from gpuguard.model.ids import EventId, JobId, PciAddress, job
 from gpuguard.ports import NodeReport
 from gpuguard.runtime.assembly import DATABASE, Parts, assemble, remember
 from gpuguard.runtime.cache import Cache
@@ -220,6 +220,18 @@ def parsed_args(command: str, line: str | list[str]) -> Namespace:
 
 
 Answer = Callable[..., int]
+
+
+def job_without_a_number(machine: Machine, *names: str) -> None:
+    """For more than a minute the losses of these jobs are no numbers."""
+    for number in range(4):
+        machine.clock.advance(30.0)
+        machine.event(
+            Sweep(
+                id=EventId(f"losses:{number}"), at=machine.clock.now(), source="heartbeats", rate="fast",
+                valid_for=60.0, rows={job(JobId(name)): {"job_loss_nan": 1, "job_ended": 0} for name in names},
+            )
+        )  # fmt: skip
 
 
 def lost_gpu(machine: Machine) -> None:

@@ -8,7 +8,7 @@ import pytest
 from gpuguard.cli import USAGE_ERROR, run
 from gpuguard.errors import ActionRefused, NotUnderstood, StoreFailed, UsageError
 from gpuguard.store.reader import DATABASE_NAME, open_reader
-from tests.support.incidents import Machine, ask, lost_gpu
+from tests.support.incidents import Machine, ask, job_without_a_number, lost_gpu
 
 Output = pytest.CaptureFixture[str]
 WHO = ("--by", "mia", "--reason", "board reseated")
@@ -112,3 +112,12 @@ def test_an_agent_that_could_not_write_has_not_cleared_it(node: Machine) -> None
     node.listen(writes=False)
     with pytest.raises(StoreFailed, match="has not written it down yet"):
         ask(node, "ack", "xid79", *WHO)
+
+
+def test_one_job_alone_is_acknowledged(node: Machine, capsys: Output) -> None:
+    job_without_a_number(node, "slurm/81", "slurm/82")
+    node.stop()
+    said = ["ack", "job_loss_nan", "--job", "slurm/81", "--by", "mia", "--reason", "seen"]
+    assert ask(node, *said) == 0
+    assert "job slurm/81: watched -> healthy" in capsys.readouterr().out
+    assert ask(node, "why", "slurm/82") == 1

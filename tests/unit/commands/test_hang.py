@@ -299,3 +299,36 @@ def test_a_recorded_machine_says_what_is_not_known(capsys: pytest.CaptureFixture
     assert code in (0, 2)
     out = " ".join(capsys.readouterr().out.split())
     assert "docs/hangs.md" in out or "no job is here" in out
+
+
+def test_a_job_that_is_over_is_not_said_to_be_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = tuple(RankSight(number=number, silent=700.0, done=True) for number in range(4))
+    assert together(tmp_path, sight(ranks=done)) == 0
+    assert "it is over: 4 ranks ended, all of them with done()" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_speaks_against_a_hang_is_told_where_a_rank_is_silent_for_long(
+    shows: Shows, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent = rank(0, step=5, silent=90.0)
+    shows(with_ranks(silent, job_signals_against="no process of the job is seen here"))
+    assert ask() == 0
+    out = capsys.readouterr().out
+    assert "other signals speak against one" in out
+    assert "against     no process of the job is seen here" in out
+    shows(with_ranks(rank(0, step=5), job_signals_against="no process of the job is seen here"))
+    assert ask() == 0
+    assert "against  " not in capsys.readouterr().out, "nothing speaks for a hang either"
+
+
+def test_a_job_whose_ranks_are_gone_is_over(shows: Shows, capsys: pytest.CaptureFixture[str]) -> None:
+    shows(with_ranks(rank(0, rank_done=1), rank(1, rank_gone=1), job_world=2))
+    ask()
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"it is over: 2 ranks ended, 1 of them without done(); `gpuguard why {JOB}` tells what is known" in words
+
+
+def test_one_rank_is_no_ranks(shows: Shows, capsys: pytest.CaptureFixture[str]) -> None:
+    shows(with_ranks(rank(0), job_world=None))
+    ask()
+    assert "1 ranks" not in capsys.readouterr().out

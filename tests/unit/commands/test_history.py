@@ -6,7 +6,7 @@ import pytest
 
 from gpuguard.cli import USAGE_ERROR, run
 from gpuguard.errors import NotUnderstood
-from tests.support.incidents import LOST, UUID, Machine, ask, lost_gpu
+from tests.support.incidents import LOST, UUID, Machine, ask, job_without_a_number, lost_gpu
 
 Output = pytest.CaptureFixture[str]
 OTHER = "GPU-11112222-3333-4444-5555-666677778888"
@@ -92,3 +92,17 @@ def test_an_unknown_gpu_is_refused(node: Machine) -> None:
     node.line(LOST)
     with pytest.raises(NotUnderstood, match="known are 0000:c1:00"):
         ask(node, "history", "--gpu", "GPU-99999999")
+
+
+def test_jobs_are_told_by_name_and_one_of_them_alone(node: Machine, capsys: Output) -> None:
+    job_without_a_number(node, "slurm/81", "kubernetes/0f1e2d3c-aaaa-bbbb-cccc-0123456789ab")
+    assert ask(node, "history") == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    assert "job slurm/81: job_loss_nan" in words
+    assert "job kubernetes/0f1e2d3c-aaaa-bbbb-cccc-0123456789ab: job_loss_nan" in words
+    assert ask(node, "history", "--job", "slurm/81") == 0
+    alone = capsys.readouterr().out
+    assert "kubernetes" not in alone
+    assert "UUID" not in alone, "that is what a GPU has"

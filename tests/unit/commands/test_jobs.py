@@ -80,3 +80,10 @@ def test_a_recorded_machine_is_looked_at(capsys: pytest.CaptureFixture[str]) -> 
     assert code == 0
     assert "slurm/" in out
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_what_cannot_be_watched_as_it_was_asked_for_is_told(shows: Shows, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = "/run/gpuguard/jobs.d/7.toml: pattern: needs the log that it recurs in"
+    shows(snapshot({**gpus(), **job(), "node": {"watches_trouble": wrong, "watches_refused": 1}}))
+    assert ask() == 0
+    assert f"not watched as it was asked for: {wrong}" in " ".join(capsys.readouterr().out.split())

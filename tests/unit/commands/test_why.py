@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpuguard.errors import NotUnderstood, StoreFailed
-from tests.support.incidents import IDENTITY, LOST, REMAP, UUID, Machine, ask, lost_gpu
+from tests.support.incidents import IDENTITY, LOST, REMAP, UUID, Machine, ask, job_without_a_number, lost_gpu
 
 Output = pytest.CaptureFixture[str]
 
@@ -162,3 +162,15 @@ def test_json_has_the_whole_chain(node: Machine, capsys: Output) -> None:
     assert [finding["code"] for finding in gpu["findings"]] == ["xid79", "xid45"]
     assert gpu["findings"][0]["lines"][0]["raw"] == LOST
     assert gpu["incidents"][0]["members"] == ["xid79", "xid45"]
+
+
+def test_jobs_are_named_and_a_reboot_is_no_advice_for_them(node: Machine, capsys: Output) -> None:
+    job_without_a_number(node, "slurm/81", "slurm/82")
+    text = told(node, capsys, 1)
+    for name in ("slurm/81", "slurm/82"):
+        assert f"job {name}: watched" in text
+        assert f"`gpuguard hang --job {name}`" in text
+        assert f"`gpuguard ack job_loss_nan --job {name} --by YOU --reason TEXT`" in text
+    assert "ended by the job going on or ending or `gpuguard ack`" in text
+    assert "reboot" not in text
+    assert "slurm/82" not in told(node, capsys, 1, "slurm/81")

@@ -149,6 +149,14 @@ def test_the_limit_is_learned_and_the_hang_found(node: Node) -> None:
     assert node.of_job()["job_progress_limit_seconds"] == before, "nothing is learned from a stall"
 
 
+def test_a_log_with_a_line_for_every_hundred_steps_has_the_limit_of_its_lines(node: Node) -> None:
+    for line in range(30):
+        for second in range(0, 60, 5):
+            node.beat(100 * line, progress_seconds=float(second), after=5.0)
+    assert 300.0 <= float(str(node.of_job()["job_progress_limit_seconds"])) < 360.0
+    assert not node.of_job()["job_verdict"]
+
+
 def test_ranks_that_waited_and_gave_up_leave_the_culprit(node: Node) -> None:
     for step in range(30):
         node.beat(step, world=3, ranks=range(3))

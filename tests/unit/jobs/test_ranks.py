@@ -42,6 +42,23 @@ def test_several_steps_between_two_looks_are_as_many_gaps() -> None:
     assert gaps == [Gap(phase="step", seconds=0.1, times=20)]
 
 
+def test_steps_that_are_told_all_at_once_are_one_gap_and_keep_their_pace() -> None:
+    state = first_seen(0, row(100.0, step=100))
+    looked = Instant(boot=BootId("A"), mono=159.0)
+    after_a_minute, gaps = told(state, row(160.0, step=200), looked)
+    assert gaps == (Gap(phase="step", seconds=60.0),), "a log with a line for every hundred steps"
+    assert after_a_minute.pace == 0.6
+    _, unseen = told(state, row(160.0, step=200), Instant(boot=BootId("A"), mono=100.2))
+    assert unseen == (Gap(phase="step", seconds=0.6, times=100),), "nobody looked meanwhile"
+
+
+def test_after_a_long_phase_steps_are_gaps_of_their_own() -> None:
+    state = first_seen(0, row(100.0, step=5, phase="checkpoint", phase_seconds=0.0))
+    now = row(144.0, step=9, phase="step", phase_seconds=3.0, progress_seconds=0.0)
+    _, gaps = told(state, now, Instant(boot=BootId("A"), mono=140.0))
+    assert gaps == (Gap(phase="checkpoint", seconds=41.0), Gap(phase="step", seconds=1.0, times=3))
+
+
 def test_a_look_that_shows_nothing_new_is_no_gap() -> None:
     state, gaps = after(row(100.0, step=5), row(101.0, step=5, progress_seconds=1.0))
     assert gaps == []

@@ -21,6 +21,15 @@ def test_gone_are_those_that_ended_without_a_word() -> None:
     assert (told["job_ranks_telling"], told["job_ranks_done"]) == (3, 1)
 
 
+def test_a_rank_that_was_told_to_end_and_saved_did_not_end_without_a_word() -> None:
+    told = roll_call({
+        0: {"rank_via": "library", "rank_gone": 1, "rank_preempt": 3},
+        1: {"rank_via": "library", "rank_gone": 1, "rank_preempt": 2},
+        2: {"rank_via": "library", "rank_gone": 0, "rank_preempt": 3},
+    })  # fmt: skip
+    assert (told["job_ranks_telling"], told["job_ranks_done"]) == (3, 1), "one was killed before it saved, one goes on"
+
+
 def test_a_log_cannot_say_that_it_is_done() -> None:
     assert roll_call({0: {"rank_via": "log"}, 1: {"rank_via": "datagram", "rank_done": 1}})["job_ranks_telling"] == 0
 

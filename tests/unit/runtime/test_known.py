@@ -7,7 +7,7 @@ import pytest
 from gpuguard.errors import NotUnderstood, UsageError
 from gpuguard.health.state import Health
 from gpuguard.model.health import SubjectHealth
-from gpuguard.model.ids import NODE, BootId, GpuSerial, GpuUuid, PciAddress, gpu, nvswitch
+from gpuguard.model.ids import NODE, BootId, GpuSerial, GpuUuid, PciAddress, SubjectId, gpu, nvswitch
 from gpuguard.model.instants import Instant
 from gpuguard.runtime.known import find_subject, find_token, state_dir
 
@@ -36,6 +36,35 @@ HEALTH = Health(now=NOW, subjects={s.id: s for s in (HERE, AWAY, SWITCH)}, retir
 )  # fmt: skip
 def test_a_subject_is_found_by_every_name_it_has(text: str, subject: SubjectHealth) -> None:
     assert find_subject(HEALTH, text) is subject
+
+
+def job(name: str) -> SubjectHealth:
+    return SubjectHealth(id=SubjectId(f"job:{name}"), since=NOW)
+
+
+SLURM, CLAIMED, POD = job("slurm/81234"), job("claimed/0-night"), job("kubernetes/night")
+JOBS = msgspec.structs.replace(HEALTH, subjects={**HEALTH.subjects, **{s.id: s for s in (SLURM, CLAIMED, POD)}})
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"),
+    [
+        ("slurm/81234", SLURM), ("job:slurm/81234", SLURM), ("81234", SLURM), ("claimed/0-night", CLAIMED),
+        ("0-night", CLAIMED), ("5", HERE),
+    ],
+)  # fmt: skip
+def test_a_job_is_found_by_its_id_and_by_its_own_word(text: str, subject: SubjectHealth) -> None:
+    assert find_subject(JOBS, text) is subject
+
+
+def test_two_jobs_of_one_name_are_both_named() -> None:
+    with pytest.raises(NotUnderstood, match="any of job:claimed/0-night, job:kubernetes/night"):
+        find_subject(JOBS, "night")
+
+
+def test_a_job_without_a_story_is_not_taken_for_a_gpu() -> None:
+    with pytest.raises(NotUnderstood, match="no job that anything ever stood against is called 'slurm/9' here; known"):
+        find_subject(JOBS, "slurm/9")
 
 
 def test_the_node_is_always_known() -> None:
