@@ -14,7 +14,7 @@ After a restart of the agent a rank is remembered as it was, and its silence goe
 to live: what happened meanwhile nobody knows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -25,7 +25,7 @@ from gpuguard.jobs.dumps import compared, is_of_now
 from gpuguard.jobs.holdings import Holdings
 from gpuguard.jobs.limits import Limit, Phases, parse_phases
 from gpuguard.jobs.ranks import RankState
-from gpuguard.jobs.seen import Seen, pid_of, ranks_of
+from gpuguard.jobs.seen import Rows, Seen, pid_of, ranks_of
 from gpuguard.jobs.tasks import TaskState
 from gpuguard.jobs.views import GpuView, JobView, RankView, TaskView
 from gpuguard.model.ids import NODE, BootId, JobId, SubjectId, job, rank
@@ -113,47 +113,47 @@ class Jobs:
         return Memory()
 
     def derive(
-        self, memory: Memory, rows: RowsOf, at: Instant, brought: frozenset[str]
+        self, memory: Memory, rows: RowsOf, at: Instant, brought: Mapping[SubjectId, Values]
     ) -> tuple[Memory, Mapping[SubjectId, Values]]:
+        columns = frozenset[str]().union(*brought.values())
         age = None if memory.concluded is None else seconds_between(memory.concluded, at)
-        if age is not None and 0 <= age < self._settings.every and brought.isdisjoint(SELDOM):
-            return self._followed(memory, rows, at, brought), {}
+        if age is not None and 0 <= age < self._settings.every and columns.isdisjoint(SELDOM):
+            return self._followed(memory, rows, at, brought, columns), {}
         everything = rows(*KINDS)
         seen = Seen(everything)
-        if "task_state" in brought:
+        if "task_state" in columns:
             memory = msgspec.structs.replace(memory, tasks=self._tasks(memory.tasks, seen))
-        if "process_count" in brought:
+        if "process_count" in columns:
             memory = msgspec.structs.replace(memory, holdings=memory.holdings.seen(everything, at))
-        if "utilization_ratio" in brought:
-            memory = msgspec.structs.replace(memory, gpus=self._gpus(memory.gpus, seen, at))
-        jobs = self._jobs(memory.jobs, seen, at, told="rank_progress_seconds" in brought)
+        gpus = self._looked_at(_of_its_jobs(memory.gpus, seen), seen.gpus, brought, at)
+        jobs = self._jobs(memory.jobs, seen, ranks_of(_newly(everything, brought, "rank_progress_seconds")), at)
         sees_all = at.boot if seen.sees_all() else memory.sees_all
-        memory = msgspec.structs.replace(memory, jobs=jobs, concluded=at, sees_all=sees_all)
+        memory = msgspec.structs.replace(memory, gpus=gpus, jobs=jobs, concluded=at, sees_all=sees_all)
         return self._held(memory, self._conclude(memory, seen, at), at)
 
-    def _followed(self, memory: Memory, rows: RowsOf, at: Instant, brought: frozenset[str]) -> Memory:
+    def _followed(
+        self, memory: Memory, rows: RowsOf, at: Instant, brought: Mapping[SubjectId, Values], columns: Set[str]
+    ) -> Memory:
         """What ranks and GPUs do, between two views of everything; whose they are does not change so fast."""
-        if "rank_progress_seconds" in brought:
-            told = ranks_of(rows("rank"))
+        if "rank_progress_seconds" in columns:
+            told = ranks_of(_newly(rows("rank"), brought, "rank_progress_seconds"))
             jobs = {
                 name: self._told(held, told[name], at) if name in told else held for name, held in memory.jobs.items()
             }
             memory = msgspec.structs.replace(memory, jobs=jobs)
-        if "utilization_ratio" in brought:
-            gpus = {
-                name: memory.gpus.get(name, Activity()).seen(row, at, self._watching)
-                for name, row in rows("gpu").items()
-            }
-            memory = msgspec.structs.replace(memory, gpus=gpus)
+        if "utilization_ratio" in columns:
+            memory = msgspec.structs.replace(memory, gpus=self._looked_at(memory.gpus, rows("gpu"), brought, at))
         return memory
 
     # --- folding -----------------------------------------------------------------------------------------------------
 
-    def _gpus(self, known: Mapping[str, Activity], seen: Seen, at: Instant) -> dict[str, Activity]:
-        return {
-            name: known.get(name, Activity()).of(",".join(seen.jobs_on(name))).seen(row, at, self._watching)
-            for name, row in seen.gpus.items()
-        }  # fmt: skip
+    def _looked_at(
+        self, known: Mapping[str, Activity], gpus: Rows, brought: Mapping[SubjectId, Values], at: Instant
+    ) -> dict[str, Activity]:
+        """The GPUs that are here, with the look that this sweep is."""
+        looks = _newly(gpus, brought, "utilization_ratio")
+        left: dict[str, Activity] = {name: known[name] for name in gpus if name in known}
+        return left | {name: known.get(name, Activity()).seen(row, at, self._watching) for name, row in looks.items()}
 
     def _tasks(self, known: Mapping[int, TaskState], seen: Seen) -> dict[int, TaskState]:
         """What each process does; those of which nobody tells any more are forgotten."""
@@ -164,17 +164,18 @@ class Jobs:
     def _task(self, pid: int, memory: Memory, seen: Seen, at: Instant) -> TaskView:
         return replace(memory.tasks[pid].view(at, self._following), gpu=seen.gpu_of(pid))
 
-    def _jobs(self, known: Mapping[str, JobMemory], seen: Seen, at: Instant, *, told: bool) -> dict[str, JobMemory]:
+    def _jobs(
+        self, known: Mapping[str, JobMemory], seen: Seen, told: Mapping[str, Mapping[int, Row]], at: Instant
+    ) -> dict[str, JobMemory]:
         jobs = dict(known)
         for name in seen.live_jobs():
             held = jobs.get(name)
             jobs[name] = (
                 JobMemory(seen=at, last=at) if held is None else msgspec.structs.replace(held, last=at)
             )  # fmt: skip
-        if told:
-            for name, of_job in seen.ranks.items():
-                if name in jobs:
-                    jobs[name] = self._told(jobs[name], of_job, at)
+        for name, of_job in told.items():
+            if name in jobs:
+                jobs[name] = self._told(jobs[name], of_job, at)
         aged = {name: self._aged(name, held, seen, at) for name, held in jobs.items()}
         jobs = {
             name: held for name, held in aged.items()
@@ -291,8 +292,7 @@ class Jobs:
         of_job = tuple(
             self._rank(state, held, front, memory, seen, name, at) for _, state in sorted(held.ranks.items())
         )
-        pids = {pid for pid, owner in seen.owners.items() if owner == name}
-        pids |= {one.pid for one in of_job if one.pid is not None}
+        pids = {*seen.pids_of(name), *(one.pid for one in of_job if one.pid is not None)}
         nodes = seen.number(name, "job_nodes")
         elsewhere = (held.world is not None and held.world > len(held.ranks) and bool(held.ranks)) or (nodes or 1) > 1
         gpus = tuple(self._gpu(one, memory, at) for one in seen.gpus_of(name))
@@ -402,6 +402,21 @@ def build(
     Raises  ConfigInvalid when that table is wrong
     """
     return Jobs(settings, judging, watching, following, parse_phases(rules.texts("jobs")["phases"]))
+
+
+def _newly(rows: Rows, brought: Mapping[SubjectId, Values], column: str) -> dict[SubjectId, Row]:
+    """The rows to which this sweep brought the column. What another one brought is known already, and is older than
+    its row says: ages in it would seem to stand still."""
+    return {name: row for name, row in rows.items() if column in brought.get(name, ())}
+
+
+def _of_its_jobs(known: Mapping[str, Activity], seen: Seen) -> dict[str, Activity]:
+    """What each GPU has been doing for the jobs that have it now; as it was where nobody knows whose it is."""
+    now: dict[str, Activity] = {
+        name: known.get(name, Activity()).of(",".join(seen.jobs_on(name)))
+        for name in seen.gpus if seen.knows_who_is_on(name)
+    }  # fmt: skip
+    return {**known, **now}
 
 
 def _said(name: str, seen: Seen) -> Values:

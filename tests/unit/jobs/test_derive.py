@@ -43,8 +43,7 @@ class Node:
         board = Board(self.readings)
         board.age(at)
         board.take(next(iter(rows)).partition(":")[0], "fast", valid_for, rows, event)
-        brought = frozenset[str]().union(*rows.values())
-        self.memory, told = self.jobs.derive(self.memory, lambda *kinds: board.of(kinds, event), at, brought)
+        self.memory, told = self.jobs.derive(self.memory, lambda *kinds: board.of(kinds, event), at, rows)
         self.told = told or self.told
         self.readings = board.readings
 
@@ -192,6 +191,45 @@ def test_between_two_views_ranks_are_followed_all_the_same() -> None:
     node.beat(50, after=6.0)
     assert node.of_job()["job_step"] == 50
     assert 30.0 <= float(str(node.of_job()["job_progress_limit_seconds"])) < 40.0, "of 50 gaps, of which one took 6 s"
+
+
+def test_what_one_source_told_before_is_no_news_when_another_tells(node: Node) -> None:
+    """A page of another job's is looked at every second; what a log showed five seconds ago has not moved since."""
+    eight = JobId("slurm/8")
+    watched: dict[str, Any] = {"rank_job": eight, "rank_number": 0, "rank_step": 3, "rank_phase": "step"}
+    node.sweep({rank(eight, 0): {**watched, "rank_progress_seconds": 100.0}})
+    for step in range(4):
+        node.beat(step, after=1.0)
+    assert node.told[job(eight)]["job_progress_seconds"] == 104.0
+    node.sweep({rank(eight, 0): {**watched, "rank_progress_seconds": 105.0}}, 1.0)
+    assert node.memory.jobs[eight].limits == {}, "no gap was seen"
+
+
+@pytest.mark.parametrize("every", [1.0, 30.0])
+def test_what_a_gpu_did_for_the_job_before_says_nothing_of_the_next(every: float) -> None:
+    node = Node(every=every)
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    for step in range(60):
+        node.sweep({card(0): {"utilization_ratio": 1.0, "tensor_active_ratio": 0.5}}, 0.4)
+        node.beat(step, after=0.6)
+    assert node.memory.gpus[card(0)].has_worked()
+    assert node.memory.gpus[card(0)].job == SEVEN
+    node.tasks(200, 201, owner="slurm/8")
+    node.on_gpus(200, 201)
+    assert node.memory.gpus[card(0)].job == "slurm/8", "though no look came with it"
+    assert not node.memory.gpus[card(0)].has_worked()
+
+
+def test_what_a_gpu_did_is_kept_while_nobody_knows_whose_it_is(node: Node) -> None:
+    node.tasks(100)
+    node.on_gpus(100)
+    for _ in range(5):
+        node.sweep({card(0): {"utilization_ratio": 1.0, "tensor_active_ratio": 0.5}}, 5.0)
+    node.on_gpus(100, 300)
+    node.on_gpus(300)
+    assert node.memory.gpus[card(0)].job == SEVEN
+    assert node.memory.gpus[card(0)].has_worked()
 
 
 def test_a_rank_of_which_nobody_tells_and_that_nobody_sees_is_forgotten(node: Node) -> None:
