@@ -23,14 +23,14 @@ from gpuguard.jobs import activity, patrol, ranks, roll, tasks, verdict
 from gpuguard.jobs.activity import Activity
 from gpuguard.jobs.dumps import compared, is_of_now
 from gpuguard.jobs.holdings import Holdings
-from gpuguard.jobs.limits import Limit, Phases, parse_phases
+from gpuguard.jobs.limits import OTHER, Limit, Phases, parse_phases
 from gpuguard.jobs.ranks import RankState
 from gpuguard.jobs.seen import Rows, Seen, pid_of, ranks_of
 from gpuguard.jobs.tasks import TaskState
 from gpuguard.jobs.views import GpuView, JobView, RankView, TaskView
 from gpuguard.model.ids import NODE, BootId, JobId, SubjectId, job, rank
 from gpuguard.model.instants import Instant, seconds_between
-from gpuguard.model.jobs import CONCLUDED
+from gpuguard.model.jobs import CONCLUDED, SCHEDULERS, keeper_of
 from gpuguard.model.readings import Row, SubjectKind, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import RowsOf, Rules
@@ -40,6 +40,7 @@ SWEPT = frozenset({"rank_progress_seconds", "task_state", "utilization_ratio", "
 # What comes so seldom that it is concluded from at once.
 SELDOM = SWEPT - {"rank_progress_seconds", "utilization_ratio"}
 UNSURE = 0.5  # the confidence of a verdict that is new, at most
+PHASES_KEPT = 32  # of one job whose limits are learned by their names; all others together are one
 WORKED = 0.05  # mean activity above which a GPU counts as used at all
 
 
@@ -54,7 +55,8 @@ class Settings:
     hold: Seconds = Seconds(8.0)
     linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
     unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
-    most: int = 256  # jobs that are remembered; what is more is left out, the newest first
+    # Jobs that are remembered; what is more is left out, those of no scheduler and then the newest first.
+    most: int = 256
     # More names of programs or units that may be on a GPU without a job, besides NVIDIA's own and the screen's.
     services: tuple[str, ...] = ()
 
@@ -182,8 +184,9 @@ class Jobs:
             if held.ended is None or (seconds_between(held.ended, at) or 0.0) <= self._settings.linger
         }  # fmt: skip
         if len(jobs) > self._settings.most:
-            kept = sorted(jobs.items(), key=lambda item: item[1].seen.mono)[: self._settings.most]
-            jobs = dict(kept)
+            # Anybody can claim to be many jobs; no scheduler's is left out for those.
+            order = sorted(jobs, key=lambda name: (keeper_of(name) not in SCHEDULERS, jobs[name].seen.mono))
+            jobs = {name: jobs[name] for name in order[: self._settings.most]}
         return jobs
 
     def _told(self, held: JobMemory, of_job: Mapping[int, Row], at: Instant) -> JobMemory:
@@ -191,14 +194,16 @@ class Jobs:
         of_job = {number: row for number, row in of_job.items() if "rank_progress_seconds" in row.values}
         if not of_job:
             return held
-        start = max((int(row.number("rank_restart") or 0) for row in of_job.values()), default=held.restart)
-        world = max((int(row.number("rank_world") or 0) for row in of_job.values()), default=0) or held.world
+        # Who ended before the others were started anew may have been one of more: it says nothing of how many are now.
+        living = [row for row in of_job.values() if row.number("rank_gone") != 1]
+        start = max((count for row in living if (count := row.bits("rank_restart")) is not None), default=held.restart)
+        world = max((row.bits("rank_world") or 0 for row in living), default=0) or held.world
         if start > held.restart or (held.world is not None and world != held.world):
             held = JobMemory(seen=held.seen, last=at, restart=start)
         known, heard, reset = dict(held.ranks), dict(held.heard), False
         gaps: dict[str, list[tuple[float, int]]] = {}
         for number, row in of_job.items():
-            if int(row.number("rank_restart") or 0) < held.restart:
+            if _is_past(row, held.restart):
                 continue
             state = known.get(number)
             if state is None or not ranks.same(state, row):
@@ -219,10 +224,16 @@ class Jobs:
         """The limits with what was seen, less what was a stall."""
         learned = dict(limits)
         for phase, of_phase in gaps.items():
-            limit = learned.get(phase, Limit())
+            name = self._learned_as(phase, learned)
+            limit = learned.get(name, Limit())
             most = limit.seconds(self._phases.of(phase), self._phases.samples)
-            learned[phase] = limit.learned_all(gap for gap in of_phase if gap[0] < most)
+            learned[name] = limit.learned_all(gap for gap in of_phase if gap[0] < most)
         return learned
+
+    def _learned_as(self, phase: str, limits: Mapping[str, Limit]) -> str:
+        """The phase whose limit counts. A job may call its phases as it likes, and each by another name."""
+        own = phase in limits or phase in self._phases.rows or len(limits) < PHASES_KEPT
+        return phase if own else OTHER
 
     def _aged(self, name: str, held: JobMemory, seen: Seen, at: Instant) -> JobMemory:
         """The job less ranks that nobody tells of, and over where it is."""
@@ -268,7 +279,7 @@ class Jobs:
         for name, held in memory.jobs.items():
             if held.ended is not None:
                 # How it ended is judged from what its ranks said last.
-                found[job(JobId(name))] = {"job_ended": 1, **_said(name, seen)}
+                found[job(JobId(name))] = {"job_ended": 1, **_said(name, held, seen)}
                 continue
             view = self._view(name, held, memory, seen, at)
             here += 1
@@ -309,7 +320,7 @@ class Jobs:
         self, state: RankState, held: JobMemory, front: int, memory: Memory, seen: Seen, name: str, at: Instant
     ) -> RankView:
         phase = state.phase or verdict.STEP
-        limit = held.limits.get(phase, Limit())
+        limit = held.limits.get(self._learned_as(phase, held.limits), Limit())
         row = seen.ranks.get(name, {}).get(state.number)
         silent = state.silent(at)
         enqueued = row.number("flight_enqueued") if row is not None and is_of_now(row, silent) else None
@@ -340,7 +351,7 @@ class Jobs:
         if view.world is not None:
             values["job_world"] = view.world
         if view.ranks:
-            values |= _said(name, seen)
+            values |= _said(name, held, seen)
             values |= _progress(view.ranks)
             flat = [state.flat for state in held.ranks.values() if state.flat is not None]
             if flat:
@@ -419,9 +430,16 @@ def _of_its_jobs(known: Mapping[str, Activity], seen: Seen) -> dict[str, Activit
     return {**known, **now}
 
 
-def _said(name: str, seen: Seen) -> Values:
-    """What its ranks say of themselves."""
-    return roll.roll_call({number: row.values for number, row in seen.ranks.get(name, {}).items()})
+def _said(name: str, held: JobMemory, seen: Seen) -> Values:
+    """What its ranks say of themselves; those of an earlier start are no part of it any more."""
+    rows = seen.ranks.get(name, {})
+    return roll.roll_call({number: row.values for number, row in rows.items() if not _is_past(row, held.restart)})
+
+
+def _is_past(row: Row, restart: int) -> bool:
+    """Whether the rank is of an earlier start of its job; one that does not count them is of this one."""
+    count = row.bits("rank_restart")
+    return count is not None and count < restart
 
 
 def _progress(of_job: Sequence[RankView]) -> Values:

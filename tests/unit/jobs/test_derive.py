@@ -259,6 +259,36 @@ def test_another_number_of_ranks_is_another_job(node: Node) -> None:
     assert node.of_job()["job_progress_limit_seconds"] == 600.0
 
 
+def test_ranks_of_an_earlier_start_are_no_part_of_a_job_that_goes_on_with_fewer(node: Node) -> None:
+    for step in range(3):
+        node.beat(step, world=3, ranks=range(3))
+    node.beat(2, world=3, ranks=(2,), gone=1)
+    for step in range(30):
+        node.beat(step, restart=1)
+        node.beat(2, world=3, ranks=(2,), after=0.0, gone=1, progress_seconds=2.0 * step)
+    told = node.of_job()
+    assert (told["job_world"], told["job_ranks"], told["job_ranks_gone"]) == (2, 2, 0)
+    assert told["job_progress_limit_seconds"] == 30.0, "learned since, and not forgotten again"
+
+
+def test_a_rank_whose_source_counts_no_starts_is_of_the_newest(node: Node) -> None:
+    node.beat(1, ranks=(0,), restart=2)
+    for step in range(30):
+        node.beat(step, ranks=(0,), restart=2)
+        node.beat(step, ranks=(1,), after=0.0, restart=None)
+    told = node.of_job()
+    assert (told["job_ranks"], told["job_progress_limit_seconds"]) == (2, 30.0)
+
+
+def test_a_job_that_gives_every_phase_another_name_takes_no_more_memory_for_it(node: Node) -> None:
+    for step in range(400):
+        node.beat(step, phase=f"epoch-{step}")
+    told = node.of_job()
+    assert len(node.memory.jobs[SEVEN].limits) == 33, "with that of all others together"
+    assert node.memory.jobs[SEVEN].limits["other"].total > 300
+    assert float(str(told["job_progress_limit_seconds"])) < 600.0, "learned from phases of other names"
+
+
 def test_what_an_old_process_left_behind_says_nothing(node: Node) -> None:
     node.beat(5, restart=1)
     node.beat(99, restart=0, progress_seconds=900.0)
@@ -340,6 +370,8 @@ def test_more_jobs_than_are_remembered_are_left_out() -> None:
     }  # fmt: skip
     node.sweep(rows)
     assert len(node.memory.jobs) == 256
+    node.slurm()
+    assert SEVEN in node.memory.jobs, "a scheduler's job is not left out for jobs that somebody claims to be"
 
 
 def test_a_loss_is_flat_where_it_is_for_every_rank_that_tells_of_it(node: Node) -> None:
