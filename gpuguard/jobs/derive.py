@@ -1,9 +1,9 @@
 """Concludes what runs on this node and whether it gets on: rows of jobs, ranks, GPUs and processes, from all others.
 
 Theory. What is measured comes in pieces, each at its own pace: ranks tell of progress every second, GPUs are looked at
-every five, processes every ten, schedulers twice a minute. Each piece is folded into memory as it comes. Every few
-seconds a view of each job is put together from what is remembered, judged, and told as rows, which checks then judge as
-they do any other row. Of what is not known nothing is told.
+every five, processes every five or ten, schedulers twice a minute. Each piece is folded into memory as it comes.
+Every few seconds a view of each job is put together from what is remembered, judged, and told as rows, which checks
+then judge as they do any other row. Of what is not known nothing is told.
 
 A job is here while a rank of it tells of progress, while one of its processes holds a GPU, or while its scheduler has
 it on GPUs of this node. It is over when its scheduler says so, when all its ranks are done or gone, or when nothing was
@@ -50,8 +50,8 @@ class Settings:
 
     every: Seconds = Seconds(5.0)  # a view of each job is put together this often: with 64 ranks it takes some 3 ms
     unseen: Seconds = Seconds(120.0)  # a job of which nothing was seen for so long is over; sources look twice a minute
-    # A verdict is unsure until it was the same for so long: processes are looked at every ten seconds, ranks every one
-    # or two, and when a job gets on again some tell it before others.
+    # A verdict is unsure until it was the same for so long: processes of ranks are looked at every five seconds,
+    # ranks every one, and when a job gets on again some tell it before others.
     hold: Seconds = Seconds(8.0)
     linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
     unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
