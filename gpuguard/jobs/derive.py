@@ -11,7 +11,8 @@ seen of it for a while; then that is told for some minutes, so that what stood o
 forgotten. When it starts anew everything that was learned is dropped.
 
 After a restart of the agent a rank is remembered as it was, and its silence goes on, only where its process can be seen
-to live: what happened meanwhile nobody knows.
+to live: what happened meanwhile nobody knows. No process outlives its boot, and the numbers of processes come again, so
+after a reboot nothing is remembered.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -118,6 +119,8 @@ class Jobs:
         self, memory: Memory, rows: RowsOf, at: Instant, brought: Mapping[SubjectId, Values]
     ) -> tuple[Memory, Mapping[SubjectId, Values]]:
         columns = frozenset[str]().union(*brought.values())
+        if memory.concluded is not None and memory.concluded.boot != at.boot:
+            memory = self.start()
         age = None if memory.concluded is None else seconds_between(memory.concluded, at)
         if age is not None and 0 <= age < self._settings.every and columns.isdisjoint(SELDOM):
             return self._followed(memory, rows, at, brought, columns), {}

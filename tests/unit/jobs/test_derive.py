@@ -34,11 +34,12 @@ class Node:
         self.memory = self.jobs.start()
         self.readings: Readings = {}
         self.now = 1000.0
+        self.boot = "A"
         self.told: Mapping[SubjectId, Values] = {}
 
     def sweep(self, rows: Mapping[SubjectId, Values], after: float = 0.0, valid_for: float = 60.0) -> None:
         self.now += after
-        at = Instant(boot=BootId("A"), mono=self.now, utc=1e9 + self.now)
+        at = Instant(boot=BootId(self.boot), mono=self.now, utc=1e9 + self.now)
         event = Sweep(id=EventId("x"), at=at, source="test", rate="fast", valid_for=valid_for, rows=dict(rows))
         board = Board(self.readings)
         board.age(at)
@@ -169,6 +170,25 @@ def test_a_rank_that_is_killed_is_the_culprit_however_long_the_others_wait(node:
         node.beat(29, world=3, ranks=(0, 1), after=0.0, progress_seconds=float(waited))
     told = node.of_job()
     assert (told["job_verdict"], told["job_culprit_rank"]) == ("hung", 2)
+
+
+def test_a_process_with_the_number_of_a_rank_of_the_boot_before_is_not_that_rank(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    node.boot, node.now, node.readings = "B", 10.0, {}
+    for _ in range(30):
+        node.tasks(100, 101, owner="")
+    assert job(SEVEN) not in node.told
+    assert node.memory.jobs == {}
+
+
+def test_what_ranks_showed_before_the_agent_was_started_anew_counts(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    node.tasks(100, 101)
+    node.readings = {}
+    node.tasks(100, 101, task_children=0)
+    assert node.of_job()["job_progress_seconds"] == 4.0
 
 
 def test_a_source_that_goes_away_makes_nobody_progress(node: Node) -> None:
