@@ -49,7 +49,7 @@ class Node:
         self.readings = board.readings
 
     def beat(
-        self, step: int, *, after: float = 2.0, world: int = 2, ranks: Iterable[int] = (0, 1), **more: Any
+        self, step: int, *, after: float = 2.0, world: int | None = 2, ranks: Iterable[int] = (0, 1), **more: Any
     ) -> None:
         """Ranks tell that they are at this step; `more` are columns without their `rank_`."""
         told = {"world": world, "restart": 0, "phase": "step", "phase_seconds": 1.0, "progress_seconds": 0.0,
@@ -379,6 +379,90 @@ def test_a_process_that_is_gone_holds_memory_of_nobody(node: Node) -> None:
     node.on_gpus(100, 101, bytes_=3e9)
     assert node.told[card(0)]["gpu_orphan_bytes"] == 3e9
     assert str(node.told[card(0)]["gpu_orphans"]).startswith("100/")
+
+
+def test_ranks_elsewhere_are_known_by_their_number_or_by_the_nodes(node: Node) -> None:
+    def verdict_of(**more: Any) -> object:
+        node.memory, node.readings = node.jobs.start(), {}
+        if more:
+            node.slurm(**more)
+        for step in range(30):
+            node.beat(step, world=8 if not more else None)
+        for waited in range(2, 62, 2):
+            if more:
+                node.slurm(**more)
+            node.beat(29, world=8 if not more else None, progress_seconds=float(waited))
+        return node.of_job()["job_verdict"]
+
+    assert verdict_of() == "waiting", "six of eight are elsewhere"
+    assert verdict_of(job_nodes=2) == "waiting"
+    assert verdict_of(job_nodes=1) == "hung"
+
+
+def test_who_is_done_or_gone_is_not_judged_by_its_silence(node: Node) -> None:
+    for step in range(5):
+        node.beat(step)
+    node.beat(4, ranks=(0,), gone=1, progress_seconds=50.0)
+    node.beat(5, ranks=(1,), progress_seconds=1.0)
+    assert (node.of_job()["job_judged_rank"], node.of_job()["job_progress_seconds"]) == (1, 1.0)
+    node.beat(5, ranks=(1,), gone=1, progress_seconds=5.0)
+    assert node.of_job()["job_ended"] == 1
+
+
+def test_a_rank_is_gone_where_only_its_process_says_so(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    node.tasks(100)
+    node.tasks(101, task_gone=1)
+    for waited in range(2, 42, 2):
+        node.beat(29, progress_seconds=float(waited))
+    told = node.of_job()
+    assert (told["job_verdict"], told["job_culprit_rank"]) == ("hung", 1)
+
+
+def test_steps_behind_are_counted_from_the_farthest_rank(node: Node) -> None:
+    node.beat(10, ranks=(0,))
+    node.beat(7, ranks=(1,))
+    behind = [node.told[rank(SEVEN, n)]["rank_behind_steps"] for n in range(2)]
+    assert behind == [0, 3]
+    assert node.of_job()["job_step"] == 7
+
+
+def test_what_its_gpus_do_is_told_only_where_it_is_known_of_all(node: Node) -> None:
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    busy: Values = {"utilization_ratio": 1.0, "tensor_active_ratio": 0.5, "sm_active_ratio": 0.8,
+                    "memory_used_bytes": 30.0, "memory_total_bytes": 40.0}  # fmt: skip
+    node.sweep({card(0): busy}, 5.0)
+    assert "job_gpu_activity_ratio" not in node.of_job()
+    assert "job_gpu_memory_peak_ratio" not in node.of_job()
+    node.sweep({card(0): busy, card(1): {**busy, "sm_active_ratio": 0.0, "tensor_active_ratio": 0.0,
+                                         "utilization_ratio": 0.0, "memory_used_bytes": 10.0}}, 5.0)  # fmt: skip
+    told = node.of_job()
+    assert told["job_gpu_activity_ratio"] == pytest.approx(0.4)
+    assert told["job_gpus_working"] == 1
+    assert (told["job_gpu_memory_peak_ratio"], told["job_gpu_memory_peak_bytes"]) == (0.75, 30.0)
+
+
+def test_a_job_of_which_nothing_is_seen_for_long_is_over(node: Node) -> None:
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    for _ in range(45):
+        node.sweep({NODE: {"job_alive": None}, card(0): {"utilization_ratio": 0.0}}, 2.0)
+    assert node.of_job()["job_ended"] == 0, "rows of processes hold for a minute, a job for two more"
+    for _ in range(60):
+        node.sweep({card(0): {"utilization_ratio": 0.0}}, 2.0)
+    assert node.of_job()["job_ended"] == 1
+
+
+def test_only_a_look_at_processes_is_one(node: Node) -> None:
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    for step in range(5):
+        node.beat(step)
+    assert len(node.memory.tasks[100].marks) == 1
+    (held,) = {record.seen.mono for record in node.memory.holdings.records.values()}
+    assert held == node.now - 10.0, "five beats ago"
 
 
 def test_more_jobs_than_are_remembered_are_left_out() -> None:
