@@ -183,9 +183,9 @@ class Deriver(Protocol):
     def start(self) -> Any: ...  # Any: each deriver has a memory type of its own
 
     def derive(
-        self, memory: Any, rows: "RowsOf", at: Instant, brought: frozenset[str]
+        self, memory: Any, rows: "RowsOf", at: Instant, brought: Mapping[SubjectId, Values]
     ) -> tuple[Any, Mapping[SubjectId, Values]]:
-        """`brought` are the columns that this sweep brought, of any subject."""
+        """`brought` is what this sweep brought; all else in the rows is from before `at`."""
 
 
 class RowsOf(Protocol):

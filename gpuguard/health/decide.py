@@ -210,10 +210,9 @@ class _Desk:
         """What the deriver concludes from what is known now stands beside what was measured."""
         if not self.board.brings(deriver.reads):
             return
-        brought = frozenset[str]().union(*event.rows.values())
         fold: Any = self.folds.get(deriver.name)  # Any: the type is the deriver's own
         before = deriver.start() if fold is None else fold
-        after, rows = deriver.derive(before, lambda *kinds: self.board.of(kinds, event), event.at, brought)
+        after, rows = deriver.derive(before, lambda *kinds: self.board.of(kinds, event), event.at, event.rows)
         if after is not fold:
             self.folds = {**self.folds, deriver.name: after}
         if rows:

@@ -180,11 +180,6 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
         newest = self.parts[-1:]
         return _mean([one for one in self.parts if _age(one.at, newest[0].at) <= settings.lately])
 
-    @property
-    def peak_ratio(self) -> float | None:
-        """The most memory that was in use, of all that the GPU has."""
-        return self.peak / self.memory if self.peak is not None and self.memory else None
-
     # --- one look ---------------------------------------------------------------------------------------------------
 
     def _read(self, row: Row, settings: Settings) -> Look:

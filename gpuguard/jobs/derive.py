@@ -1,9 +1,9 @@
 """Concludes what runs on this node and whether it gets on: rows of jobs, ranks, GPUs and processes, from all others.
 
 Theory. What is measured comes in pieces, each at its own pace: ranks tell of progress every second, GPUs are looked at
-every five, processes every ten, schedulers twice a minute. Each piece is folded into memory as it comes. Every few
-seconds a view of each job is put together from what is remembered, judged, and told as rows, which checks then judge as
-they do any other row. Of what is not known nothing is told.
+every five, processes every five or ten, schedulers twice a minute. Each piece is folded into memory as it comes.
+Every few seconds a view of each job is put together from what is remembered, judged, and told as rows, which checks
+then judge as they do any other row. Of what is not known nothing is told.
 
 A job is here while a rank of it tells of progress, while one of its processes holds a GPU, or while its scheduler has
 it on GPUs of this node. It is over when its scheduler says so, when all its ranks are done or gone, or when nothing was
@@ -11,10 +11,11 @@ seen of it for a while; then that is told for some minutes, so that what stood o
 forgotten. When it starts anew everything that was learned is dropped.
 
 After a restart of the agent a rank is remembered as it was, and its silence goes on, only where its process can be seen
-to live: what happened meanwhile nobody knows.
+to live: what happened meanwhile nobody knows. No process outlives its boot, and the numbers of processes come again, so
+after a reboot nothing is remembered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -23,14 +24,14 @@ from gpuguard.jobs import activity, patrol, ranks, roll, tasks, verdict
 from gpuguard.jobs.activity import Activity
 from gpuguard.jobs.dumps import compared, is_of_now
 from gpuguard.jobs.holdings import Holdings
-from gpuguard.jobs.limits import Limit, Phases, parse_phases
+from gpuguard.jobs.limits import OTHER, Limit, Phases, parse_phases
 from gpuguard.jobs.ranks import RankState
-from gpuguard.jobs.seen import Seen, pid_of, ranks_of
+from gpuguard.jobs.seen import Rows, Seen, pid_of, ranks_of
 from gpuguard.jobs.tasks import TaskState
 from gpuguard.jobs.views import GpuView, JobView, RankView, TaskView
 from gpuguard.model.ids import NODE, BootId, JobId, SubjectId, job, rank
 from gpuguard.model.instants import Instant, seconds_between
-from gpuguard.model.jobs import CONCLUDED
+from gpuguard.model.jobs import CONCLUDED, SCHEDULERS, keeper_of
 from gpuguard.model.readings import Row, SubjectKind, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import RowsOf, Rules
@@ -40,6 +41,7 @@ SWEPT = frozenset({"rank_progress_seconds", "task_state", "utilization_ratio", "
 # What comes so seldom that it is concluded from at once.
 SELDOM = SWEPT - {"rank_progress_seconds", "utilization_ratio"}
 UNSURE = 0.5  # the confidence of a verdict that is new, at most
+PHASES_KEPT = 32  # of one job whose limits are learned by their names; all others together are one
 WORKED = 0.05  # mean activity above which a GPU counts as used at all
 
 
@@ -49,12 +51,13 @@ class Settings:
 
     every: Seconds = Seconds(5.0)  # a view of each job is put together this often: with 64 ranks it takes some 3 ms
     unseen: Seconds = Seconds(120.0)  # a job of which nothing was seen for so long is over; sources look twice a minute
-    # A verdict is unsure until it was the same for so long: processes are looked at every ten seconds, ranks every one
-    # or two, and when a job gets on again some tell it before others.
+    # A verdict is unsure until it was the same for so long: processes of ranks are looked at every five seconds,
+    # ranks every one, and when a job gets on again some tell it before others.
     hold: Seconds = Seconds(8.0)
     linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
     unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
-    most: int = 256  # jobs that are remembered; what is more is left out, the newest first
+    # Jobs that are remembered; what is more is left out, those of no scheduler and then the newest first.
+    most: int = 256
     # More names of programs or units that may be on a GPU without a job, besides NVIDIA's own and the screen's.
     services: tuple[str, ...] = ()
 
@@ -113,47 +116,49 @@ class Jobs:
         return Memory()
 
     def derive(
-        self, memory: Memory, rows: RowsOf, at: Instant, brought: frozenset[str]
+        self, memory: Memory, rows: RowsOf, at: Instant, brought: Mapping[SubjectId, Values]
     ) -> tuple[Memory, Mapping[SubjectId, Values]]:
+        columns = frozenset[str]().union(*brought.values())
+        if memory.concluded is not None and memory.concluded.boot != at.boot:
+            memory = self.start()
         age = None if memory.concluded is None else seconds_between(memory.concluded, at)
-        if age is not None and 0 <= age < self._settings.every and brought.isdisjoint(SELDOM):
-            return self._followed(memory, rows, at, brought), {}
+        if age is not None and 0 <= age < self._settings.every and columns.isdisjoint(SELDOM):
+            return self._followed(memory, rows, at, brought, columns), {}
         everything = rows(*KINDS)
         seen = Seen(everything)
-        if "task_state" in brought:
+        if "task_state" in columns:
             memory = msgspec.structs.replace(memory, tasks=self._tasks(memory.tasks, seen))
-        if "process_count" in brought:
+        if "process_count" in columns:
             memory = msgspec.structs.replace(memory, holdings=memory.holdings.seen(everything, at))
-        if "utilization_ratio" in brought:
-            memory = msgspec.structs.replace(memory, gpus=self._gpus(memory.gpus, seen, at))
-        jobs = self._jobs(memory.jobs, seen, at, told="rank_progress_seconds" in brought)
+        gpus = self._looked_at(_of_its_jobs(memory.gpus, seen), seen.gpus, brought, at)
+        jobs = self._jobs(memory.jobs, seen, ranks_of(_newly(everything, brought, "rank_progress_seconds")), at)
         sees_all = at.boot if seen.sees_all() else memory.sees_all
-        memory = msgspec.structs.replace(memory, jobs=jobs, concluded=at, sees_all=sees_all)
+        memory = msgspec.structs.replace(memory, gpus=gpus, jobs=jobs, concluded=at, sees_all=sees_all)
         return self._held(memory, self._conclude(memory, seen, at), at)
 
-    def _followed(self, memory: Memory, rows: RowsOf, at: Instant, brought: frozenset[str]) -> Memory:
+    def _followed(
+        self, memory: Memory, rows: RowsOf, at: Instant, brought: Mapping[SubjectId, Values], columns: Set[str]
+    ) -> Memory:
         """What ranks and GPUs do, between two views of everything; whose they are does not change so fast."""
-        if "rank_progress_seconds" in brought:
-            told = ranks_of(rows("rank"))
+        if "rank_progress_seconds" in columns:
+            told = ranks_of(_newly(rows("rank"), brought, "rank_progress_seconds"))
             jobs = {
                 name: self._told(held, told[name], at) if name in told else held for name, held in memory.jobs.items()
             }
             memory = msgspec.structs.replace(memory, jobs=jobs)
-        if "utilization_ratio" in brought:
-            gpus = {
-                name: memory.gpus.get(name, Activity()).seen(row, at, self._watching)
-                for name, row in rows("gpu").items()
-            }
-            memory = msgspec.structs.replace(memory, gpus=gpus)
+        if "utilization_ratio" in columns:
+            memory = msgspec.structs.replace(memory, gpus=self._looked_at(memory.gpus, rows("gpu"), brought, at))
         return memory
 
     # --- folding -----------------------------------------------------------------------------------------------------
 
-    def _gpus(self, known: Mapping[str, Activity], seen: Seen, at: Instant) -> dict[str, Activity]:
-        return {
-            name: known.get(name, Activity()).of(",".join(seen.jobs_on(name))).seen(row, at, self._watching)
-            for name, row in seen.gpus.items()
-        }  # fmt: skip
+    def _looked_at(
+        self, known: Mapping[str, Activity], gpus: Rows, brought: Mapping[SubjectId, Values], at: Instant
+    ) -> dict[str, Activity]:
+        """The GPUs that are here, with the look that this sweep is."""
+        looks = _newly(gpus, brought, "utilization_ratio")
+        left: dict[str, Activity] = {name: known[name] for name in gpus if name in known}
+        return left | {name: known.get(name, Activity()).seen(row, at, self._watching) for name, row in looks.items()}
 
     def _tasks(self, known: Mapping[int, TaskState], seen: Seen) -> dict[int, TaskState]:
         """What each process does; those of which nobody tells any more are forgotten."""
@@ -164,25 +169,27 @@ class Jobs:
     def _task(self, pid: int, memory: Memory, seen: Seen, at: Instant) -> TaskView:
         return replace(memory.tasks[pid].view(at, self._following), gpu=seen.gpu_of(pid))
 
-    def _jobs(self, known: Mapping[str, JobMemory], seen: Seen, at: Instant, *, told: bool) -> dict[str, JobMemory]:
+    def _jobs(
+        self, known: Mapping[str, JobMemory], seen: Seen, told: Mapping[str, Mapping[int, Row]], at: Instant
+    ) -> dict[str, JobMemory]:
         jobs = dict(known)
         for name in seen.live_jobs():
             held = jobs.get(name)
             jobs[name] = (
                 JobMemory(seen=at, last=at) if held is None else msgspec.structs.replace(held, last=at)
             )  # fmt: skip
-        if told:
-            for name, of_job in seen.ranks.items():
-                if name in jobs:
-                    jobs[name] = self._told(jobs[name], of_job, at)
+        for name, of_job in told.items():
+            if name in jobs:
+                jobs[name] = self._told(jobs[name], of_job, at)
         aged = {name: self._aged(name, held, seen, at) for name, held in jobs.items()}
         jobs = {
             name: held for name, held in aged.items()
             if held.ended is None or (seconds_between(held.ended, at) or 0.0) <= self._settings.linger
         }  # fmt: skip
         if len(jobs) > self._settings.most:
-            kept = sorted(jobs.items(), key=lambda item: item[1].seen.mono)[: self._settings.most]
-            jobs = dict(kept)
+            # Anybody can claim to be many jobs; no scheduler's is left out for those.
+            order = sorted(jobs, key=lambda name: (keeper_of(name) not in SCHEDULERS, jobs[name].seen.mono))
+            jobs = {name: jobs[name] for name in order[: self._settings.most]}
         return jobs
 
     def _told(self, held: JobMemory, of_job: Mapping[int, Row], at: Instant) -> JobMemory:
@@ -190,14 +197,16 @@ class Jobs:
         of_job = {number: row for number, row in of_job.items() if "rank_progress_seconds" in row.values}
         if not of_job:
             return held
-        start = max((int(row.number("rank_restart") or 0) for row in of_job.values()), default=held.restart)
-        world = max((int(row.number("rank_world") or 0) for row in of_job.values()), default=0) or held.world
+        # Who ended before the others were started anew may have been one of more: it says nothing of how many are now.
+        living = [row for row in of_job.values() if row.number("rank_gone") != 1]
+        start = max((count for row in living if (count := row.bits("rank_restart")) is not None), default=held.restart)
+        world = max((row.bits("rank_world") or 0 for row in living), default=0) or held.world
         if start > held.restart or (held.world is not None and world != held.world):
             held = JobMemory(seen=held.seen, last=at, restart=start)
         known, heard, reset = dict(held.ranks), dict(held.heard), False
         gaps: dict[str, list[tuple[float, int]]] = {}
         for number, row in of_job.items():
-            if int(row.number("rank_restart") or 0) < held.restart:
+            if _is_past(row, held.restart):
                 continue
             state = known.get(number)
             if state is None or not ranks.same(state, row):
@@ -218,10 +227,16 @@ class Jobs:
         """The limits with what was seen, less what was a stall."""
         learned = dict(limits)
         for phase, of_phase in gaps.items():
-            limit = learned.get(phase, Limit())
+            name = self._learned_as(phase, learned)
+            limit = learned.get(name, Limit())
             most = limit.seconds(self._phases.of(phase), self._phases.samples)
-            learned[phase] = limit.learned_all(gap for gap in of_phase if gap[0] < most)
+            learned[name] = limit.learned_all(gap for gap in of_phase if gap[0] < most)
         return learned
+
+    def _learned_as(self, phase: str, limits: Mapping[str, Limit]) -> str:
+        """The phase whose limit counts. A job may call its phases as it likes, and each by another name."""
+        own = phase in limits or phase in self._phases.rows or len(limits) < PHASES_KEPT
+        return phase if own else OTHER
 
     def _aged(self, name: str, held: JobMemory, seen: Seen, at: Instant) -> JobMemory:
         """The job less ranks that nobody tells of, and over where it is."""
@@ -267,7 +282,7 @@ class Jobs:
         for name, held in memory.jobs.items():
             if held.ended is not None:
                 # How it ended is judged from what its ranks said last.
-                found[job(JobId(name))] = {"job_ended": 1, **_said(name, seen)}
+                found[job(JobId(name))] = {"job_ended": 1, **_said(name, held, seen)}
                 continue
             view = self._view(name, held, memory, seen, at)
             here += 1
@@ -291,8 +306,7 @@ class Jobs:
         of_job = tuple(
             self._rank(state, held, front, memory, seen, name, at) for _, state in sorted(held.ranks.items())
         )
-        pids = {pid for pid, owner in seen.owners.items() if owner == name}
-        pids |= {one.pid for one in of_job if one.pid is not None}
+        pids = {*seen.pids_of(name), *(one.pid for one in of_job if one.pid is not None)}
         nodes = seen.number(name, "job_nodes")
         elsewhere = (held.world is not None and held.world > len(held.ranks) and bool(held.ranks)) or (nodes or 1) > 1
         gpus = tuple(self._gpu(one, memory, at) for one in seen.gpus_of(name))
@@ -309,7 +323,7 @@ class Jobs:
         self, state: RankState, held: JobMemory, front: int, memory: Memory, seen: Seen, name: str, at: Instant
     ) -> RankView:
         phase = state.phase or verdict.STEP
-        limit = held.limits.get(phase, Limit())
+        limit = held.limits.get(self._learned_as(phase, held.limits), Limit())
         row = seen.ranks.get(name, {}).get(state.number)
         silent = state.silent(at)
         enqueued = row.number("flight_enqueued") if row is not None and is_of_now(row, silent) else None
@@ -340,7 +354,7 @@ class Jobs:
         if view.world is not None:
             values["job_world"] = view.world
         if view.ranks:
-            values |= _said(name, seen)
+            values |= _said(name, held, seen)
             values |= _progress(view.ranks)
             flat = [state.flat for state in held.ranks.values() if state.flat is not None]
             if flat:
@@ -404,9 +418,31 @@ def build(
     return Jobs(settings, judging, watching, following, parse_phases(rules.texts("jobs")["phases"]))
 
 
-def _said(name: str, seen: Seen) -> Values:
-    """What its ranks say of themselves."""
-    return roll.roll_call({number: row.values for number, row in seen.ranks.get(name, {}).items()})
+def _newly(rows: Rows, brought: Mapping[SubjectId, Values], column: str) -> dict[SubjectId, Row]:
+    """The rows to which this sweep brought the column. What another one brought is known already, and is older than
+    its row says: ages in it would seem to stand still."""
+    return {name: row for name, row in rows.items() if column in brought.get(name, ())}
+
+
+def _of_its_jobs(known: Mapping[str, Activity], seen: Seen) -> dict[str, Activity]:
+    """What each GPU has been doing for the jobs that have it now; as it was where nobody knows whose it is."""
+    now: dict[str, Activity] = {
+        name: known.get(name, Activity()).of(",".join(seen.jobs_on(name)))
+        for name in seen.gpus if seen.knows_who_is_on(name)
+    }  # fmt: skip
+    return {**known, **now}
+
+
+def _said(name: str, held: JobMemory, seen: Seen) -> Values:
+    """What its ranks say of themselves; those of an earlier start are no part of it any more."""
+    rows = seen.ranks.get(name, {})
+    return roll.roll_call({number: row.values for number, row in rows.items() if not _is_past(row, held.restart)})
+
+
+def _is_past(row: Row, restart: int) -> bool:
+    """Whether the rank is of an earlier start of its job; one that does not count them is of this one."""
+    count = row.bits("rank_restart")
+    return count is not None and count < restart
 
 
 def _progress(of_job: Sequence[RankView]) -> Values:

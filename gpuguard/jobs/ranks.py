@@ -28,8 +28,8 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
     """One rank as it was told of last.
 
     `moved` is when it last showed progress; `began` when its phase did. `pace` is how long its steps took of late,
-    `usual` over all. `flat` is over how many steps its loss has not moved at all, as it says. `first` is the step it
-    was seen with first. `ended` is when its process was seen to end, where it was.
+    `usual` over all. `flat` is over how many steps its loss has not moved at all, as it says. `ended` is when its
+    process was seen to end, where it was.
     """
 
     number: int
@@ -38,14 +38,12 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     restart: int = 0
     step: int | None = None
-    first: int | None = None
     phase: str = ""
     pace: float | None = None
     usual: float | None = None
     done: bool = False
     gone: bool = False
     ended: Instant | None = None
-    library: bool = False
     flat: int | None = None
 
     def silent(self, at: Instant) -> float:
@@ -54,7 +52,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def started(self) -> bool:
-        """Whether it has made a step since it was first seen, or began with more than none."""
+        """Whether it tells of a step, and is past its start."""
         return self.phase != START and self.step is not None
 
 
@@ -120,14 +118,13 @@ def _read(number: int, row: Row, before: RankState | None) -> RankState:
     step, pid, flat = values.get("rank_step"), values.get("rank_pid"), values.get("rank_loss_flat_steps")
     phase, restart = values.get("rank_phase"), values.get("rank_restart")
     known = step if isinstance(step, int) else None
-    first = known if before is None or before.first is None else before.first
     return RankState(
         number=number, moved=_ago(at, moved), began=_ago(at, phased), pid=pid if isinstance(pid, int) else None,
-        restart=restart if isinstance(restart, int) else 0, step=known, first=first,
+        restart=restart if isinstance(restart, int) else 0, step=known,
         phase=phase if isinstance(phase, str) and phase else "" if known is not None else START,
         pace=None if before is None else before.pace, usual=None if before is None else before.usual,
         done=values.get("rank_done") == 1, gone=values.get("rank_gone") == 1,
-        library=values.get("rank_via") == "library", flat=flat if isinstance(flat, int) and flat >= 0 else None,
+        flat=flat if isinstance(flat, int) and flat >= 0 else None,
     )  # fmt: skip
 
 

@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuguard.jobs import patrol
+from gpuguard.model.flight import numbers_in
 from gpuguard.model.ids import NODE, JobId, PciAddress, SubjectId, gpu, kind_of
 from gpuguard.model.readings import Row
 
-NUMBERS = 1024  # of GPUs, that are believed
+HIGHEST = 1024  # number of a GPU that is believed
 
 Rows = Mapping[SubjectId, Row]
 
@@ -51,6 +52,18 @@ class Seen:
             held = gpu(PciAddress(name.partition(":")[2].rpartition("/")[0]))
             self._on[held].append(name)
             self._gpus_with[pid_of(name)].append(held)
+        # By job, so that what is asked for each of many ranks and jobs does not look through all processes.
+        self._pids_of: dict[str, list[int]] = defaultdict(list)
+        self._with_number: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._holding: dict[str, list[SubjectId]] = defaultdict(list)
+        for pid, owner in self.owners.items():
+            self._pids_of[owner].append(pid)
+        for pid, row in self.tasks.items():
+            if pid in self.owners and (in_environment := row.text("task_rank")) is not None:
+                self._with_number[self.owners[pid], in_environment].append(pid)
+        for name in self.processes:
+            if owner := self.owners.get(pid_of(name)):
+                self._holding[owner].append(name)
         self._gpus_of: dict[str, list[SubjectId]] = defaultdict(list)
         for name in self._on:
             for owner in self.jobs_on(name):
@@ -79,7 +92,7 @@ class Seen:
 
     def given(self) -> dict[JobId, frozenset[int] | None]:
         """The numbers of the GPUs that were given to each job; None where that is not told."""
-        return {JobId(name): _numbers(row.text("job_gpus_given")) for name, row in self.reported.items()}
+        return {JobId(name): _given(row.text("job_gpus_given")) for name, row in self.reported.items()}
 
     def sees_all(self) -> bool:
         """Whether processes that the driver lists are seen here: not so in a container that has its own."""
@@ -94,9 +107,19 @@ class Seen:
         owners = (self.owners.get(pid_of(process), "") for process in self._on.get(name, ()))
         return sorted({owner for owner in owners if owner})
 
+    def knows_who_is_on(self, name: SubjectId) -> bool:
+        """Whether its processes were listed, and of each it is known whose it is."""
+        return self.gpus[name].number("process_count") is not None and all(
+            pid_of(process) in self.owners for process in self._on.get(name, ())
+        )
+
     def gpus_of(self, name: str) -> Sequence[SubjectId]:
         """GPUs on which it has processes."""
         return sorted(self._gpus_of.get(name, ()))
+
+    def pids_of(self, name: str) -> Sequence[int]:
+        """Its processes."""
+        return self._pids_of.get(name, ())
 
     def holds_gpus(self, name: str) -> bool:
         return bool(self._gpus_of.get(name))
@@ -109,10 +132,7 @@ class Seen:
     def pid_of_rank(self, name: str, number: int) -> int | None:
         """The process that has this number in its environment, one that lives before one that is gone; None where there
         is none, or several."""
-        found = [
-            pid for pid, row in self.tasks.items()
-            if row.text("task_rank") == str(number) and self.owners.get(pid) == name
-        ]  # fmt: skip
+        found = self._with_number.get((name, str(number)), ())
         found = [pid for pid in found if self.lives(pid)] or found
         return found[0] if len(found) == 1 else None
 
@@ -123,8 +143,7 @@ class Seen:
 
     def held_by(self, name: str) -> float | None:
         """Bytes of GPUs that its processes hold; None where one does not tell."""
-        held = [row.number("process_memory_bytes") for process, row in self.processes.items()
-                if self.owners.get(pid_of(process)) == name]  # fmt: skip
+        held = [self.processes[process].number("process_memory_bytes") for process in self._holding.get(name, ())]
         known = [bytes_ for bytes_ in held if bytes_ is not None]
         return sum(known) if held and len(known) == len(held) else None
 
@@ -160,17 +179,10 @@ def _of_rank(name: SubjectId, row: Row) -> tuple[str | None, float | None]:
     return (in_name, int(last)) if in_name and last.isdecimal() else (None, None)
 
 
-def _numbers(text: str | None) -> frozenset[int] | None:
+def _given(text: str | None) -> frozenset[int] | None:
     """The numbers that `0-1,4` names; None where that is not understood."""
-    found: set[int] = set()
-    if text is None:
-        return None
-    for part in text.split(",") if text else ():
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) > NUMBERS:
-            return None
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+    found = frozenset(numbers_in(text or ""))
+    return None if text is None or bool(text) != bool(found) or max(found, default=0) > HIGHEST else found
 
 
 def pid_of(process: SubjectId) -> int:

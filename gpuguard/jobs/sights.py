@@ -214,14 +214,3 @@ def read_sight(name: str, text: bytes) -> NodeSight:
     if not sight.node:
         raise NotUnderstood(f"{name}: a sight without the name of its node; {again}")
     return sight
-
-
-def read_sights(files: Mapping[str, bytes]) -> tuple[tuple[NodeSight, ...], tuple[str, ...]]:
-    """The sights of all files that can be understood, and what is wrong with the others."""
-    sights, wrong = [], []
-    for name in sorted(files):
-        try:
-            sights.append(read_sight(name, files[name]))
-        except NotUnderstood as error:
-            wrong.append(str(error))
-    return tuple(sights), tuple(wrong)

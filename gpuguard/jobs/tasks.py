@@ -47,7 +47,7 @@ class Settings:
 
 
 DEFAULTS = Settings()
-MARKS = 8  # at most; at the usual pace of ten seconds there are three
+MARKS = 8  # at most; looks are five or ten seconds apart, so there are three to six
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,10 +33,10 @@ class Sum:
         return Memory()
 
     def derive(
-        self, memory: Memory, rows: RowsOf, at: Instant, brought: frozenset[str]
+        self, memory: Memory, rows: RowsOf, at: Instant, brought: Mapping[SubjectId, Values]
     ) -> tuple[Memory, Mapping[SubjectId, Values]]:
         steps = [row.number("rank_step") or 0.0 for row in rows("rank").values()]
-        assert "rank_step" in brought
+        assert all("rank_step" in row for row in brought.values())
         return Memory(asked=memory.asked + 1), {JOB: {"job_step": min(steps)}} if steps else {}
 
 

@@ -34,22 +34,22 @@ class Node:
         self.memory = self.jobs.start()
         self.readings: Readings = {}
         self.now = 1000.0
+        self.boot = "A"
         self.told: Mapping[SubjectId, Values] = {}
 
     def sweep(self, rows: Mapping[SubjectId, Values], after: float = 0.0, valid_for: float = 60.0) -> None:
         self.now += after
-        at = Instant(boot=BootId("A"), mono=self.now, utc=1e9 + self.now)
+        at = Instant(boot=BootId(self.boot), mono=self.now, utc=1e9 + self.now)
         event = Sweep(id=EventId("x"), at=at, source="test", rate="fast", valid_for=valid_for, rows=dict(rows))
         board = Board(self.readings)
         board.age(at)
         board.take(next(iter(rows)).partition(":")[0], "fast", valid_for, rows, event)
-        brought = frozenset[str]().union(*rows.values())
-        self.memory, told = self.jobs.derive(self.memory, lambda *kinds: board.of(kinds, event), at, brought)
+        self.memory, told = self.jobs.derive(self.memory, lambda *kinds: board.of(kinds, event), at, rows)
         self.told = told or self.told
         self.readings = board.readings
 
     def beat(
-        self, step: int, *, after: float = 2.0, world: int = 2, ranks: Iterable[int] = (0, 1), **more: Any
+        self, step: int, *, after: float = 2.0, world: int | None = 2, ranks: Iterable[int] = (0, 1), **more: Any
     ) -> None:
         """Ranks tell that they are at this step; `more` are columns without their `rank_`."""
         told = {"world": world, "restart": 0, "phase": "step", "phase_seconds": 1.0, "progress_seconds": 0.0,
@@ -180,6 +180,25 @@ def test_a_rank_that_is_killed_is_the_culprit_however_long_the_others_wait(node:
     assert (told["job_verdict"], told["job_culprit_rank"]) == ("hung", 2)
 
 
+def test_a_process_with_the_number_of_a_rank_of_the_boot_before_is_not_that_rank(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    node.boot, node.now, node.readings = "B", 10.0, {}
+    for _ in range(30):
+        node.tasks(100, 101, owner="")
+    assert job(SEVEN) not in node.told
+    assert node.memory.jobs == {}
+
+
+def test_what_ranks_showed_before_the_agent_was_started_anew_counts(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    node.tasks(100, 101)
+    node.readings = {}
+    node.tasks(100, 101, task_children=0)
+    assert node.of_job()["job_progress_seconds"] == 4.0
+
+
 def test_a_source_that_goes_away_makes_nobody_progress(node: Node) -> None:
     for step in range(30):
         node.beat(step)
@@ -200,6 +219,45 @@ def test_between_two_views_ranks_are_followed_all_the_same() -> None:
     node.beat(50, after=6.0)
     assert node.of_job()["job_step"] == 50
     assert 30.0 <= float(str(node.of_job()["job_progress_limit_seconds"])) < 40.0, "of 50 gaps, of which one took 6 s"
+
+
+def test_what_one_source_told_before_is_no_news_when_another_tells(node: Node) -> None:
+    """A page of another job's is looked at every second; what a log showed five seconds ago has not moved since."""
+    eight = JobId("slurm/8")
+    watched: dict[str, Any] = {"rank_job": eight, "rank_number": 0, "rank_step": 3, "rank_phase": "step"}
+    node.sweep({rank(eight, 0): {**watched, "rank_progress_seconds": 100.0}})
+    for step in range(4):
+        node.beat(step, after=1.0)
+    assert node.told[job(eight)]["job_progress_seconds"] == 104.0
+    node.sweep({rank(eight, 0): {**watched, "rank_progress_seconds": 105.0}}, 1.0)
+    assert node.memory.jobs[eight].limits == {}, "no gap was seen"
+
+
+@pytest.mark.parametrize("every", [1.0, 30.0])
+def test_what_a_gpu_did_for_the_job_before_says_nothing_of_the_next(every: float) -> None:
+    node = Node(every=every)
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    for step in range(60):
+        node.sweep({card(0): {"utilization_ratio": 1.0, "tensor_active_ratio": 0.5}}, 0.4)
+        node.beat(step, after=0.6)
+    assert node.memory.gpus[card(0)].has_worked()
+    assert node.memory.gpus[card(0)].job == SEVEN
+    node.tasks(200, 201, owner="slurm/8")
+    node.on_gpus(200, 201)
+    assert node.memory.gpus[card(0)].job == "slurm/8", "though no look came with it"
+    assert not node.memory.gpus[card(0)].has_worked()
+
+
+def test_what_a_gpu_did_is_kept_while_nobody_knows_whose_it_is(node: Node) -> None:
+    node.tasks(100)
+    node.on_gpus(100)
+    for _ in range(5):
+        node.sweep({card(0): {"utilization_ratio": 1.0, "tensor_active_ratio": 0.5}}, 5.0)
+    node.on_gpus(100, 300)
+    node.on_gpus(300)
+    assert node.memory.gpus[card(0)].job == SEVEN
+    assert node.memory.gpus[card(0)].has_worked()
 
 
 def test_a_rank_of_which_nobody_tells_and_that_nobody_sees_is_forgotten(node: Node) -> None:
@@ -227,6 +285,36 @@ def test_another_number_of_ranks_is_another_job(node: Node) -> None:
     for step in range(30, 33):
         node.beat(step, world=3, ranks=(0, 1, 2))
     assert node.of_job()["job_progress_limit_seconds"] == 600.0
+
+
+def test_ranks_of_an_earlier_start_are_no_part_of_a_job_that_goes_on_with_fewer(node: Node) -> None:
+    for step in range(3):
+        node.beat(step, world=3, ranks=range(3))
+    node.beat(2, world=3, ranks=(2,), gone=1)
+    for step in range(30):
+        node.beat(step, restart=1)
+        node.beat(2, world=3, ranks=(2,), after=0.0, gone=1, progress_seconds=2.0 * step)
+    told = node.of_job()
+    assert (told["job_world"], told["job_ranks"], told["job_ranks_gone"]) == (2, 2, 0)
+    assert told["job_progress_limit_seconds"] == 30.0, "learned since, and not forgotten again"
+
+
+def test_a_rank_whose_source_counts_no_starts_is_of_the_newest(node: Node) -> None:
+    node.beat(1, ranks=(0,), restart=2)
+    for step in range(30):
+        node.beat(step, ranks=(0,), restart=2)
+        node.beat(step, ranks=(1,), after=0.0, restart=None)
+    told = node.of_job()
+    assert (told["job_ranks"], told["job_progress_limit_seconds"]) == (2, 30.0)
+
+
+def test_a_job_that_gives_every_phase_another_name_takes_no_more_memory_for_it(node: Node) -> None:
+    for step in range(400):
+        node.beat(step, phase=f"epoch-{step}")
+    told = node.of_job()
+    assert len(node.memory.jobs[SEVEN].limits) == 33, "with that of all others together"
+    assert node.memory.jobs[SEVEN].limits["other"].total > 300
+    assert float(str(told["job_progress_limit_seconds"])) < 600.0, "learned from phases of other names"
 
 
 def test_what_an_old_process_left_behind_says_nothing(node: Node) -> None:
@@ -301,6 +389,90 @@ def test_a_process_that_is_gone_holds_memory_of_nobody(node: Node) -> None:
     assert str(node.told[card(0)]["gpu_orphans"]).startswith("100/")
 
 
+def test_ranks_elsewhere_are_known_by_their_number_or_by_the_nodes(node: Node) -> None:
+    def verdict_of(**more: Any) -> object:
+        node.memory, node.readings = node.jobs.start(), {}
+        if more:
+            node.slurm(**more)
+        for step in range(30):
+            node.beat(step, world=8 if not more else None)
+        for waited in range(2, 62, 2):
+            if more:
+                node.slurm(**more)
+            node.beat(29, world=8 if not more else None, progress_seconds=float(waited))
+        return node.of_job()["job_verdict"]
+
+    assert verdict_of() == "waiting", "six of eight are elsewhere"
+    assert verdict_of(job_nodes=2) == "waiting"
+    assert verdict_of(job_nodes=1) == "hung"
+
+
+def test_who_is_done_or_gone_is_not_judged_by_its_silence(node: Node) -> None:
+    for step in range(5):
+        node.beat(step)
+    node.beat(4, ranks=(0,), gone=1, progress_seconds=50.0)
+    node.beat(5, ranks=(1,), progress_seconds=1.0)
+    assert (node.of_job()["job_judged_rank"], node.of_job()["job_progress_seconds"]) == (1, 1.0)
+    node.beat(5, ranks=(1,), gone=1, progress_seconds=5.0)
+    assert node.of_job()["job_ended"] == 1
+
+
+def test_a_rank_is_gone_where_only_its_process_says_so(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    node.tasks(100)
+    node.tasks(101, task_gone=1)
+    for waited in range(2, 42, 2):
+        node.beat(29, progress_seconds=float(waited))
+    told = node.of_job()
+    assert (told["job_verdict"], told["job_culprit_rank"]) == ("hung", 1)
+
+
+def test_steps_behind_are_counted_from_the_farthest_rank(node: Node) -> None:
+    node.beat(10, ranks=(0,))
+    node.beat(7, ranks=(1,))
+    behind = [node.told[rank(SEVEN, n)]["rank_behind_steps"] for n in range(2)]
+    assert behind == [0, 3]
+    assert node.of_job()["job_step"] == 7
+
+
+def test_what_its_gpus_do_is_told_only_where_it_is_known_of_all(node: Node) -> None:
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    busy: Values = {"utilization_ratio": 1.0, "tensor_active_ratio": 0.5, "sm_active_ratio": 0.8,
+                    "memory_used_bytes": 30.0, "memory_total_bytes": 40.0}  # fmt: skip
+    node.sweep({card(0): busy}, 5.0)
+    assert "job_gpu_activity_ratio" not in node.of_job()
+    assert "job_gpu_memory_peak_ratio" not in node.of_job()
+    node.sweep({card(0): busy, card(1): {**busy, "sm_active_ratio": 0.0, "tensor_active_ratio": 0.0,
+                                         "utilization_ratio": 0.0, "memory_used_bytes": 10.0}}, 5.0)  # fmt: skip
+    told = node.of_job()
+    assert told["job_gpu_activity_ratio"] == pytest.approx(0.4)
+    assert told["job_gpus_working"] == 1
+    assert (told["job_gpu_memory_peak_ratio"], told["job_gpu_memory_peak_bytes"]) == (0.75, 30.0)
+
+
+def test_a_job_of_which_nothing_is_seen_for_long_is_over(node: Node) -> None:
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    for _ in range(45):
+        node.sweep({NODE: {"job_alive": None}, card(0): {"utilization_ratio": 0.0}}, 2.0)
+    assert node.of_job()["job_ended"] == 0, "rows of processes hold for a minute, a job for two more"
+    for _ in range(60):
+        node.sweep({card(0): {"utilization_ratio": 0.0}}, 2.0)
+    assert node.of_job()["job_ended"] == 1
+
+
+def test_only_a_look_at_processes_is_one(node: Node) -> None:
+    node.tasks(100, 101)
+    node.on_gpus(100, 101)
+    for step in range(5):
+        node.beat(step)
+    assert len(node.memory.tasks[100].marks) == 1
+    (held,) = {record.seen.mono for record in node.memory.holdings.records.values()}
+    assert held == node.now - 10.0, "five beats ago"
+
+
 def test_more_jobs_than_are_remembered_are_left_out() -> None:
     node = Node()
     rows: dict[SubjectId, Values] = {
@@ -310,6 +482,8 @@ def test_more_jobs_than_are_remembered_are_left_out() -> None:
     }  # fmt: skip
     node.sweep(rows)
     assert len(node.memory.jobs) == 256
+    node.slurm()
+    assert SEVEN in node.memory.jobs, "a scheduler's job is not left out for jobs that somebody claims to be"
 
 
 def test_a_loss_is_flat_where_it_is_for_every_rank_that_tells_of_it(node: Node) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpuguard.errors import NotUnderstood
-from gpuguard.jobs.sights import LARGEST, JobSight, NodeSight, RankSight, read_sight, read_sights, sight_of
+from gpuguard.jobs.sights import LARGEST, JobSight, NodeSight, RankSight, read_sight, sight_of
 from gpuguard.model.ids import BootId, SubjectId
 from gpuguard.model.instants import Instant
 from gpuguard.model.readings import Values
@@ -113,13 +113,9 @@ def test_a_moment_without_a_date_makes_no_sight() -> None:
      b'{"node":"a","at":1.0,"jobs":[{"job":"x","verdict":"boom"}]}',
      b'{"a":' * 5000, b"\xff\xfe"],
 )  # fmt: skip
-def test_files_that_are_no_sight_name_the_next_step_and_the_rest_is_read(text: bytes) -> None:
-    good = NodeSight(node="b", at=1.0)
-    sights, wrong = read_sights({"bad.json": text, "good.json": msgspec.json.encode(good)})
-    assert sights == (good,)
-    assert len(wrong) == 1
-    assert wrong[0].startswith("bad.json: ")
-    assert "gpuguard hang --json" in wrong[0]
+def test_a_file_that_is_no_sight_is_named_with_the_next_step(text: bytes) -> None:
+    with pytest.raises(NotUnderstood, match=r"(?s)^bad\.json: .*gpuguard hang --json"):
+        read_sight("bad.json", text)
 
 
 def test_a_file_that_is_too_large_is_not_decoded() -> None:

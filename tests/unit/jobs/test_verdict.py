@@ -88,6 +88,65 @@ def test_what_is_evident_waits_for_no_long_limit() -> None:
     assert judged(job(silent(35.0, limit=600.0), "ssss")).verdict is None
 
 
+def test_nothing_is_evident_of_ranks_that_wait_with_gpus_at_rest_or_alone() -> None:
+    long = [replace(one, task=still(one.number)) for one in silent(45.0, limit=600.0)]
+    assert judged(job(long, "iiii")).verdict is None, "they may all wait for a person, or for a file"
+    assert judged(job(with_one(long, 1, task=task(1)), "siii")).verdict is None
+    assert judged(job(silent(45.0, count=1, limit=600.0), "s")).verdict is None, "nobody waits for it"
+    just = job(silent(45.0, limit=600.0), "ssss")
+    assert judged(replace(just, gpus=tuple(replace(g, pattern_seconds=20.0) for g in just.gpus))).verdict is None
+
+
+def test_a_job_of_one_rank_hangs_alone() -> None:
+    found = judged(job(silent(count=1), "s"))
+    assert (found.verdict, found.rank) == ("hung", 0)
+    assert found.why == "rank 0 shows no progress in step for 40 s (limit 30 s)"
+
+
+def test_what_is_known_of_the_culprit_makes_the_verdict_surer() -> None:
+    alike, one = judged(job(silent(), "ssss")), judged(job(with_one(silent(), 1, behind=1), "ssss"))
+    assert alike.confidence == pytest.approx(0.8)
+    assert one.confidence == pytest.approx(0.9)
+    assert judged(job(silent(learned=False), "ssss")).confidence == pytest.approx(0.75)
+
+
+def test_who_is_long_in_a_state_does_not_hang_in_the_kernel_for_it() -> None:
+    asleep = judged(job(with_one(silent(), 1, task=spins(1, state_seconds=300.0)), "ssss"))
+    assert (asleep.verdict, asleep.rank) == ("hung", None)
+    moment = judged(job(with_one(silent(), 1, task=spins(1, state="D", state_seconds=2.0)), "ssss"))
+    assert (moment.verdict, moment.rank) == ("hung", None)
+
+
+def test_a_gpu_that_idles_names_nobody_where_others_idle_too() -> None:
+    assert judged(job(silent(), "iiss")).rank is None
+    assert judged(job(silent(count=2), "i?")).rank is None
+
+
+def test_a_kernel_that_holds_half_of_a_gpu_or_the_same_as_others_names_nobody() -> None:
+    one = job(silent(), "ssss")
+    for mine, others in ((0.5, 0.1), (1.0, 0.8), (1.0, None)):
+        gpus = tuple(replace(g, sm=mine if g.gpu == gpu(1) else others) for g in one.gpus)
+        assert judged(replace(one, gpus=gpus)).rank is None
+
+
+def test_of_several_that_are_behind_the_farthest_is_the_culprit() -> None:
+    ranks = with_one(with_one(silent(), 1, behind=1), 3, behind=7)
+    assert judged(job(ranks, "ssss")).rank == 3
+    assert judged(job(silent(behind=3), "ssss")).rank is None, "of another node's ranks perhaps"
+
+
+def test_several_that_stop_while_the_others_go_on_are_no_one_culprit() -> None:
+    ranks = with_one(with_one([rank(n, gpu=None, task=None) for n in range(4)], 3, silent=60.0), 2, silent=60.0)
+    assert (judged(job(ranks)).verdict, judged(job(ranks)).rank) == ("hung", None)
+    elsewhere = judged(job(ranks, elsewhere=True, world=8))
+    assert elsewhere.verdict == "hung", "those that go on wait for nobody elsewhere"
+
+
+def test_files_that_stand_still_for_an_hour_are_a_hang_though_no_process_is_seen() -> None:
+    files = [replace(one, pid=None, task=None, gpu=None) for one in silent(SETTINGS.patience)]
+    assert judged(job(files)).verdict == "hung"
+
+
 def test_files_that_stand_still_while_no_process_is_seen_are_no_hang() -> None:
     files = [replace(one, pid=None, task=None, gpu=None) for one in silent()]
     assert judged(job(files)).verdict is None
@@ -140,6 +199,10 @@ def test_a_rank_that_is_gone_while_the_others_wait() -> None:
     found = judged(job(with_one(silent(21.0), 0, gone=True, silent=25.0), "isss"))
     assert (found.verdict, found.rank) == ("hung", 0)
     assert "gone" in found.why
+
+
+def test_a_job_of_which_nobody_is_left_waits_for_nobody() -> None:
+    assert judged(job(silent(gone=True), "iiii")).verdict is None
 
 
 def test_a_rank_that_is_gone_while_the_others_go_on_is_no_hang() -> None:
@@ -230,6 +293,16 @@ def test_a_stopped_process_is_paused_and_not_hung() -> None:
     assert judged(job(with_one(silent(5.0), 1, task=replace(stopped, state_seconds=3.0)))).verdict is None
 
 
+def test_who_is_gone_or_gets_on_is_not_paused() -> None:
+    held = task(1, state="T", state_seconds=30.0)
+    assert judged(job(with_one(silent(5.0), 1, task=held), "wwww")).verdict is None, "it got on since"
+    assert judged(silent_gpus("wwww", [replace(held, gone=True)])).verdict is None
+    assert judged(silent_gpus("wwww", [replace(held, state_seconds=1.0)])).verdict is None
+    assert judged(silent_gpus("wwww", [held])).why.startswith("process 1001 (python3) was stopped")
+    named = judged(silent_gpus("wwww", [replace(held, state="t", rank=1)]))
+    assert named.why.startswith("rank 1 (pid 1001) is held by a debugger")
+
+
 def test_others_wait_rightly_for_a_checkpoint() -> None:
     found = judged(job(with_one(silent(), 0, phase="checkpoint", limit=300.0), "isss"))
     assert found.verdict is None
@@ -286,6 +359,11 @@ def test_no_first_step() -> None:
     assert judged(job(ranks, "ii")).verdict == "slow_start"
 
 
+def test_where_some_have_begun_it_is_no_slow_start() -> None:
+    ranks = [rank(n, silent=3700.0, limit=3600.0, phase="start", step=None, started=n > 0) for n in range(2)]
+    assert judged(job(ranks, "ii")).verdict == "hung"
+
+
 def test_a_job_with_other_nodes_waits_where_nobody_here_is_suspect() -> None:
     found = judged(job(silent(120.0), "ssss", world=8, elsewhere=True))
     assert found.verdict == "waiting"
@@ -307,6 +385,41 @@ def test_gpus_that_all_spin_are_a_hang() -> None:
     found = judged(silent_gpus("ssss", [spins(n) for n in range(4)]))
     assert (found.verdict, found.gpu) == ("hung", None)
     assert judged(silent_gpus("ssss", [spins(n) for n in range(4)], seconds=60.0)).verdict is None
+
+
+def test_gpus_that_spin_while_one_works_or_most_rest_are_no_hang() -> None:
+    assert judged(silent_gpus("sssw", [spins(n) for n in range(4)])).verdict is None
+    assert judged(silent_gpus("siii", [spins(n) for n in range(4)])).verdict is None
+
+
+def test_who_works_while_the_gpus_spin_is_given_patience_and_no_more() -> None:
+    tasks = [task(0, io_bytes_per_second=3e8), *[spins(n) for n in range(1, 4)]]
+    assert judged(silent_gpus("isss", tasks, seconds=SETTINGS.patience)).verdict == "hung"
+    ended = [replace(tasks[0], gone=True), *tasks[1:]]
+    assert judged(silent_gpus("isss", ended)).verdict == "hung", "what it wrote it wrote before it ended"
+
+
+def test_gpus_of_a_job_on_more_nodes_wait_and_not_for_ever() -> None:
+    tasks = [spins(n) for n in range(4)]
+    assert judged(silent_gpus("ssss", tasks, elsewhere=True, seconds=SETTINGS.patience)).verdict == "hung"
+    odd = judged(silent_gpus("ssis", tasks[:2] + tasks[3:], elsewhere=True))
+    assert (odd.verdict, odd.gpu) == ("hung", gpu(2)), "the one they wait for is here"
+
+
+def test_one_that_stands_out_is_told_though_nobody_says_on_how_many_nodes_it_runs() -> None:
+    tasks = [spins(n, rank=n, gpu=gpu(n)) for n in range(3)]
+    found = judged(silent_gpus("ssss", [*tasks, still(3, rank=3, gpu=gpu(3))], world=None))
+    assert (found.verdict, found.rank) == ("hung", 3)
+    assert found.why.endswith("; process 1003 sits still")
+    idle = judged(silent_gpus("ssis", [spins(0), spins(1), spins(3)], world=None))
+    assert (idle.verdict, idle.gpu) == ("hung", gpu(2))
+    assert idle.why.endswith("idles, and the others wait for it")
+
+
+def test_loaders_that_sit_still_are_not_whom_ranks_wait_for() -> None:
+    tasks = [*[spins(n, rank=n, gpu=gpu(n)) for n in range(4)], still(9)]
+    assert judged(silent_gpus("ssss", tasks)).rank is None
+    assert "sits still" not in judged(silent_gpus("ssss", tasks)).why
 
 
 def test_the_gpu_that_idles_is_named() -> None:
@@ -370,6 +483,20 @@ def test_a_rank_that_falls_behind() -> None:
     assert (found.verdict, found.rank) == ("straggler", 3)
 
 
+def test_ranks_that_are_a_little_behind_or_all_alike_are_no_stragglers() -> None:
+    assert judged(job(with_one([rank(n, step=1000) for n in range(4)], 3, behind=9), "wwww")).verdict is None
+    late = [rank(n, step=10_000) for n in range(4)]
+    assert judged(job(with_one(late, 3, behind=400), "wwww")).verdict is None, "4 % of its steps"
+    spread = [rank(n, step=1000, behind=60 + 20 * n) for n in range(4)]
+    assert judged(job(spread, "wwww")).verdict is None, "far behind one that is ahead, as all others are"
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "evaluation", "compile"])
+def test_nobody_is_slow_or_starved_while_a_rank_does_something_of_its_own(phase: str) -> None:
+    ranks = with_one([rank(n, step=1000, task=task(n, children_cpu=3.0)) for n in range(4)], 3, step=900, behind=100)
+    assert judged(job(with_one(ranks, 0, phase=phase), "tttt")).verdict is None
+
+
 def test_the_rank_whose_gpu_is_always_busy_holds_the_others_up() -> None:
     one = job([rank(n, slower=2.5) for n in range(4)], "wwww")
     busy = replace(one, gpus=tuple(replace(g, activity=0.9 if n == 1 else 0.3) for n, g in enumerate(one.gpus)))
@@ -378,11 +505,25 @@ def test_the_rank_whose_gpu_is_always_busy_holds_the_others_up() -> None:
     assert judged(even).verdict is None
 
 
+def test_a_busy_gpu_is_no_fault_at_the_usual_pace() -> None:
+    one = job([rank(n, slower=1.1) for n in range(4)], "wwww")
+    busy = replace(one, gpus=tuple(replace(g, activity=0.9 if n == 1 else 0.3) for n, g in enumerate(one.gpus)))
+    assert judged(busy).verdict is None
+
+
 def test_gpus_in_bursts_with_busy_loaders_wait_for_data() -> None:
     fed = [rank(n, task=task(n, children=4, children_cpu=3.0)) for n in range(2)]
     assert judged(job(fed, "tt")).verdict == "data_starved"
     assert judged(job([rank(n, task=task(n)) for n in range(2)], "tt")).verdict is None, "nobody loads anything"
     assert judged(job(fed, "ww")).verdict is None
+
+
+def test_bursts_of_few_gpus_are_no_want_of_data_and_reading_is_loading() -> None:
+    fed = [rank(n, task=task(n, children_cpu=3.0)) for n in range(4)]
+    assert judged(job(fed, "twww")).verdict is None
+    reads = judged(job([rank(n, task=task(n, io_bytes_per_second=2e8)) for n in range(2)], "tt"))
+    assert reads.verdict == "data_starved"
+    assert reads.why.endswith("; reads 400 MB/s")
 
 
 def test_every_verdict_has_words() -> None:
