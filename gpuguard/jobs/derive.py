@@ -30,7 +30,7 @@ from gpuguard.jobs.tasks import TaskState
 from gpuguard.jobs.views import GpuView, JobView, RankView, TaskView
 from gpuguard.model.ids import NODE, BootId, JobId, SubjectId, job, rank
 from gpuguard.model.instants import Instant, seconds_between
-from gpuguard.model.jobs import CONCLUDED
+from gpuguard.model.jobs import CONCLUDED, keeper_of
 from gpuguard.model.readings import Row, SubjectKind, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import RowsOf, Rules
@@ -54,7 +54,7 @@ class Settings:
     hold: Seconds = Seconds(8.0)
     linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
     unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
-    most: int = 256  # jobs that are remembered; what is more is left out, the newest first
+    most: int = 256  # jobs that are remembered; of more those without a keeper go first, then the newest
     # More names of programs or units that may be on a GPU without a job, besides NVIDIA's own and the screen's.
     services: tuple[str, ...] = ()
 
@@ -181,8 +181,7 @@ class Jobs:
             if held.ended is None or (seconds_between(held.ended, at) or 0.0) <= self._settings.linger
         }  # fmt: skip
         if len(jobs) > self._settings.most:
-            kept = sorted(jobs.items(), key=lambda item: item[1].seen.mono)[: self._settings.most]
-            jobs = dict(kept)
+            jobs = dict(sorted(jobs.items(), key=_by_worth)[: self._settings.most])
         return jobs
 
     def _told(self, held: JobMemory, of_job: Mapping[int, Row], at: Instant) -> JobMemory:
@@ -402,6 +401,13 @@ def build(
     Raises  ConfigInvalid when that table is wrong
     """
     return Jobs(settings, judging, watching, following, parse_phases(rules.texts("jobs")["phases"]))
+
+
+def _by_worth(named: tuple[str, JobMemory]) -> tuple[bool, bool, float]:
+    """Which of too many jobs are remembered: what a keeper knows before what anybody may call itself, of which one user
+    alone could make as many as there is room for; what runs before what is over; the oldest first."""
+    name, held = named
+    return keeper_of(JobId(name)) == "claimed", held.ended is not None, held.seen.mono
 
 
 def _said(name: str, seen: Seen) -> Values:

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuguard.health.board import Board
 from gpuguard.jobs import activity, tasks, verdict
 from gpuguard.jobs.derive import Jobs, Memory, Settings
-from gpuguard.jobs.limits import parse_phases
+from gpuguard.jobs.limits import FADES_AT, parse_phases
 from gpuguard.model.events import Sweep
 from gpuguard.model.ids import NODE, BootId, EventId, JobId, PciAddress, SubjectId, gpu, job, rank, task
 from gpuguard.model.instants import Instant
@@ -327,3 +328,26 @@ def test_memory_is_of_a_kind_that_can_be_written_down(node: Node) -> None:
     for step in range(30):
         node.beat(step)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(node.memory), type=Memory) == node.memory
+
+
+def test_a_step_that_leaps_is_counted_as_far_as_it_can_be_written_down(node: Node) -> None:
+    """A job says what it likes; what is remembered of it must fit into 64 bits, or nothing more is written to disk."""
+    for turn in range(20):
+        node.beat((2**63 - 1) * (1 if turn % 2 else -1), ranks=range(8), world=8)
+    msgspec.msgpack.encode(node.memory)
+    assert node.memory.jobs[SEVEN].limits["step"].total <= 8 * FADES_AT
+
+
+def test_jobs_that_a_user_made_up_push_out_none_that_a_keeper_knows(node: Node) -> None:
+    made_up = {
+        rank(JobId(f"claimed/1000-{n}"), 0): {
+            "rank_job": f"claimed/1000-{n}", "rank_number": 0, "rank_progress_seconds": 0.0, "rank_gone": 0,
+        }
+        for n in range(Settings().most + 8)
+    }  # fmt: skip
+    node.sweep(made_up)
+    assert len(node.memory.jobs) == Settings().most
+    node.beat(1)
+    assert SEVEN in node.memory.jobs
+    assert len(node.memory.jobs) == Settings().most
+    assert node.of_job()["job_ranks"] == 2
