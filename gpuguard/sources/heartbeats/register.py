@@ -196,11 +196,10 @@ class Register:
         mark: bytes | None = None
         for one in reversed(said):
             page = one.page
+            self.refused["page"] += one.stray
             # Most of what comes is an older word of the same rank: it is not even decoded.
             if mark is not None and page is None and mark in one.data:
                 continue
-            if one.stray:
-                self.refused["page"] += 1
             try:
                 if one.cut:
                     raise Refused("oversized")

@@ -427,3 +427,10 @@ def test_a_page_that_comes_after_its_process_ended_is_given_back(node: Node) -> 
         os.fstat(late)
     row = node.looks()["rank:slurm/9/0"]
     assert (row["rank_step"], row["rank_gone"]) == (2, 1), "but its last word counts"
+
+
+def test_a_file_that_is_no_page_is_counted_also_where_its_message_is_old_already(node: Node) -> None:
+    node.starts(50)
+    told = [message(0, n=n, at=NOW) for n in (1, 2)]
+    node.register.hear([came(told[0], stray=True), came(told[1])], node.now)
+    assert node.refused() == {"page": 1}
