@@ -339,7 +339,7 @@ def test_a_step_that_leaps_is_counted_as_far_as_it_can_be_written_down(node: Nod
 
 
 def test_jobs_that_a_user_made_up_push_out_none_that_a_keeper_knows(node: Node) -> None:
-    made_up = {
+    made_up: dict[SubjectId, Values] = {
         rank(JobId(f"claimed/1000-{n}"), 0): {
             "rank_job": f"claimed/1000-{n}", "rank_number": 0, "rank_progress_seconds": 0.0, "rank_gone": 0,
         }
