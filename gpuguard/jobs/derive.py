@@ -287,9 +287,13 @@ class Jobs:
 
     def _view(self, name: str, held: JobMemory, memory: Memory, seen: Seen, at: Instant) -> JobView:
         front = max((state.step for state in held.ranks.values() if state.step is not None), default=0)
+        told = seen.ranks.get(name, {})
+        # Of one that nobody tells of now, and whose process nobody sees, it is not known whether it is there at all: it
+        # may have ended well while the agent was started anew. Its silence says nothing.
         of_job = tuple(
-            self._rank(state, held, front, memory, seen, name, at) for _, state in sorted(held.ranks.items())
-        )
+            self._rank(state, held, front, memory, seen, name, at)
+            for number, state in sorted(held.ranks.items()) if number in told or seen.lives(state.pid)
+        )  # fmt: skip
         pids = {pid for pid, owner in seen.owners.items() if owner == name}
         pids |= {one.pid for one in of_job if one.pid is not None}
         nodes = seen.number(name, "job_nodes")

@@ -351,3 +351,31 @@ def test_jobs_that_a_user_made_up_push_out_none_that_a_keeper_knows(node: Node) 
     assert SEVEN in node.memory.jobs
     assert len(node.memory.jobs) == Settings().most
     assert node.of_job()["job_ranks"] == 2
+
+
+def test_a_job_that_ended_while_the_agent_was_away_does_not_hang(node: Node) -> None:
+    """Nobody tells of its ranks any more, nor sees their processes: that is no silence."""
+    for step in range(30):
+        node.beat(step)
+    node.memory = msgspec.msgpack.decode(msgspec.msgpack.encode(node.memory), type=Memory)
+    node.readings = {}
+    told = []
+    for _ in range(14):
+        node.sweep({card(0): {"process_count": 0, "utilization_ratio": 0.0}}, 10.0)
+        told.append(node.of_job().get("job_verdict"))
+    assert "hung" not in told
+    assert node.of_job() == {"job_ended": 1}
+
+
+def test_a_job_that_hangs_hangs_still_after_the_agent_was_away(node: Node) -> None:
+    """A rank that hangs announces itself to nobody: its process, seen to live, is what stands for it."""
+    for step in range(30):
+        node.beat(step)
+    node.memory = msgspec.msgpack.decode(msgspec.msgpack.encode(node.memory), type=Memory)
+    node.readings = {}
+    for _ in range(12):
+        node.on_gpus(100, 101)
+        node.tasks(100, 101)
+        node.now += 6.0
+    assert node.of_job()["job_verdict"] == "hung"
+    assert node.of_job()["job_ranks"] == 2
