@@ -31,7 +31,7 @@ from gpuguard.jobs.tasks import TaskState
 from gpuguard.jobs.views import GpuView, JobView, RankView, TaskView
 from gpuguard.model.ids import NODE, BootId, JobId, SubjectId, job, rank
 from gpuguard.model.instants import Instant, seconds_between
-from gpuguard.model.jobs import CONCLUDED, SCHEDULERS, keeper_of
+from gpuguard.model.jobs import CONCLUDED, keeper_of
 from gpuguard.model.readings import Row, SubjectKind, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import RowsOf, Rules
@@ -56,8 +56,7 @@ class Settings:
     hold: Seconds = Seconds(8.0)
     linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
     unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
-    # Jobs that are remembered; what is more is left out, those of no scheduler and then the newest first.
-    most: int = 256
+    most: int = 256  # jobs that are remembered; of more those without a keeper go first, then the newest
     # More names of programs or units that may be on a GPU without a job, besides NVIDIA's own and the screen's.
     services: tuple[str, ...] = ()
 
@@ -187,9 +186,7 @@ class Jobs:
             if held.ended is None or (seconds_between(held.ended, at) or 0.0) <= self._settings.linger
         }  # fmt: skip
         if len(jobs) > self._settings.most:
-            # Anybody can claim to be many jobs; no scheduler's is left out for those.
-            order = sorted(jobs, key=lambda name: (keeper_of(name) not in SCHEDULERS, jobs[name].seen.mono))
-            jobs = {name: jobs[name] for name in order[: self._settings.most]}
+            jobs = dict(sorted(jobs.items(), key=_by_worth)[: self._settings.most])
         return jobs
 
     def _told(self, held: JobMemory, of_job: Mapping[int, Row], at: Instant) -> JobMemory:
@@ -303,9 +300,13 @@ class Jobs:
 
     def _view(self, name: str, held: JobMemory, memory: Memory, seen: Seen, at: Instant) -> JobView:
         front = max((state.step for state in held.ranks.values() if state.step is not None), default=0)
+        told = seen.ranks.get(name, {})
+        # Of one that nobody tells of now, and whose process nobody sees, it is not known whether it is there at all: it
+        # may have ended well while the agent was started anew. Its silence says nothing.
         of_job = tuple(
-            self._rank(state, held, front, memory, seen, name, at) for _, state in sorted(held.ranks.items())
-        )
+            self._rank(state, held, front, memory, seen, name, at)
+            for number, state in sorted(held.ranks.items()) if number in told or seen.lives(state.pid)
+        )  # fmt: skip
         pids = {*seen.pids_of(name), *(one.pid for one in of_job if one.pid is not None)}
         nodes = seen.number(name, "job_nodes")
         elsewhere = (held.world is not None and held.world > len(held.ranks) and bool(held.ranks)) or (nodes or 1) > 1
@@ -431,6 +432,13 @@ def _of_its_jobs(known: Mapping[str, Activity], seen: Seen) -> dict[str, Activit
         for name in seen.gpus if seen.knows_who_is_on(name)
     }  # fmt: skip
     return {**known, **now}
+
+
+def _by_worth(named: tuple[str, JobMemory]) -> tuple[bool, bool, float]:
+    """Which of too many jobs are remembered: what a keeper knows before what anybody may call itself, of which one user
+    alone could make as many as there is room for; what runs before what is over; the oldest first."""
+    name, held = named
+    return keeper_of(JobId(name)) == "claimed", held.ended is not None, held.seen.mono
 
 
 def _said(name: str, held: JobMemory, seen: Seen) -> Values:

@@ -100,8 +100,10 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
         counts, total, latest = dict(self.counts), self.total, list(self.latest)
         for gap, times in gaps:
             place = math.ceil(math.log(max(gap, SHORTEST)) / BASE)
-            counts[place] = counts.get(place, 0) + times
-            total += times
+            # A step's number may leap as far as its job likes; more than fades at once says nothing more.
+            counted = min(times, FADES_AT)
+            counts[place] = counts.get(place, 0) + counted
+            total += counted
             latest.append(gap)
         if total > FADES_AT:
             counts = {place: count // 2 for place, count in counts.items() if count > 1}

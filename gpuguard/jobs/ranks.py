@@ -2,7 +2,8 @@
 
 Theory. Progress is whatever a rank says: a step, a phase that begins or ends, a word of life. The time since then is
 its silence, and is measured from the moment of that sign, not from when somebody heard of it: a source that is away for
-a minute makes nobody silent, and a rank whose source is gone grows silent all the same, as it may have stopped with it.
+a minute makes nobody silent, and a rank whose source is gone grows silent all the same while its process is seen to
+live, as it may have stopped with it.
 Several steps between two looks are as many gaps of equal length, unless the last look saw a silence that is longer
 than that: then they were told all at once, as by a log that has a line for every hundred steps, and are one gap. A gap
 belongs to the phase in which it began.

@@ -152,7 +152,7 @@ def _mark(row: Row, at: Instant) -> Mark:
     return Mark(
         at=at, cpu=row.number("task_cpu_seconds_total"), children_cpu=row.number("task_children_cpu_seconds_total"),
         switches=row.number("task_switches_total"),
-        moved=None if read is None and written is None else (read or 0.0) + (written or 0.0),
+        moved=None if read is None and written is None else float(read or 0) + float(written or 0),
         stalled=row.number("task_io_stall_seconds_total"),
     )  # fmt: skip
 

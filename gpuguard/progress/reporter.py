@@ -361,6 +361,8 @@ class Reporter:
             if self._place is not None:
                 self._write(now, told=True)  # the page must be written before anybody is given it
             return
+        if self._page is not None and not self._page.stands():
+            self._renew(now)
         fd = None if self._page is None else self._page.fd
         self.heard = self._mail.send(encode(self._message()), fd)
         if self.heard:
@@ -371,6 +373,15 @@ class Reporter:
             first, most = PATIENCE
             self._due = self._free = now + min(first * 2**self._failures, most)
             self._failures = min(self._failures + 1, 16)
+
+    def _renew(self, now: float) -> None:
+        """Somebody closed the page's descriptor under us: the state stands in another one from now on."""
+        if self._page is not None:
+            self._page.close()
+        self._page = self._make_page()
+        self._memory = None if self._page is None else self._page.memory
+        self._due = now + REPEAT
+        self._write(now)
 
     def _begin(
         self,

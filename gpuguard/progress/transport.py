@@ -19,6 +19,9 @@ _ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", 1033)  # linux/fcntl.h; Python was bu
 _SEALS = 0x1 | 0x2 | 0x4  # F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW
 
 
+_lost: list[mmap.mmap] = []
+
+
 class SharedPage:
     """A page that can be handed to another process by its descriptor."""
 
@@ -36,14 +39,26 @@ class SharedPage:
             os.ftruncate(self.fd, PAGE_SIZE)
             self.memory = mmap.mmap(self.fd, PAGE_SIZE)
             fcntl.fcntl(self.fd, _ADD_SEALS, _SEALS)
+            self._identity = _identity(self.fd)
         except OSError:
             os.close(self.fd)
             raise
 
+    def stands(self) -> bool:
+        """Whether the descriptor is still its own: a program may close all that it did not open, as daemons do."""
+        return _identity(self.fd) == self._identity
+
     def close(self) -> None:
-        """This process has it no more; whoever was given it still has."""
-        self.memory.close()
-        os.close(self.fd)
+        """This process has it no more; whoever was given it still has.
+
+        Of one whose descriptor somebody closed nothing is closed: Python's mapping has a descriptor of its own, whose
+        number may be that of somebody's file by now as well, so it is kept to the end.
+        """
+        if self.stands():
+            self.memory.close()
+            os.close(self.fd)
+        else:
+            _lost.append(self.memory)
 
 
 def shared_page() -> SharedPage | None:
@@ -60,6 +75,7 @@ class Mail:
     def __init__(self, path: str) -> None:
         self._path = path
         self._socket: socket.socket | None = None
+        self._identity: tuple[int, int] | None = None
 
     def send(self, data: bytes, fd: int | None) -> bool:
         """Whether it was taken. It is not where nobody listens, the queue is full, or the path is none.
@@ -72,13 +88,29 @@ class Mail:
         try:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+                self._identity = _identity(self._socket.fileno())
             self._socket.sendmsg([data], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, self._path)
         except OSError:
+            if self._socket is not None and _identity(self._socket.fileno()) != self._identity:
+                self.close()  # the program closed it: another is opened with the next message
             return False
         return True
 
     def close(self) -> None:
         """The socket is closed; sending opens another."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        bound, self._socket = self._socket, None
+        if bound is None:
+            return
+        if _identity(bound.fileno()) == self._identity:
+            bound.close()
+        else:
+            bound.detach()  # the program closed it, and the number may be another file's by now
+
+
+def _identity(descriptor: int) -> tuple[int, int] | None:
+    """Which file it is; None where it is none."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

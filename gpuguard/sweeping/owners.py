@@ -14,7 +14,8 @@ the job. podman's containers are named docker/<id> too: neither is a scheduler, 
 Only root makes groups of the system. What lies below a user's own manager (user@<uid>.service) that user has made, and
 may call as they like: there no name of a scheduler is believed. The environment is the word of whoever started the
 process: it is believed only where the group names no job (as with Slurm's proctrack/linuxproc), and Owner.vouched
-tells.
+tells. What a user started who logged in is not believed at all: no slurmd but one that root started by hand has its
+jobs there, and whoever says so uses a GPU past the scheduler, or speaks for somebody else's job.
 """
 
 import re
@@ -95,7 +96,7 @@ def owner_of(cgroup: str, variables: Mapping[str, str] = {}) -> Owner:
     if best is not None:
         return Owner(job=best.job, part=best.part, user=user)
     number = variables.get(SLURM_JOB, "")
-    if _SLURM_JOB.fullmatch(f"job_{number}"):
+    if not user and _SLURM_JOB.fullmatch(f"job_{number}"):
         step = variables.get(SLURM_STEP, "")
         known = step.isascii() and step.isdigit() and len(step) <= len(str(STEPS)) and int(step) < STEPS
         return Owner(job=job_id("slurm", number), part=step if known else "", user=user, vouched=False)

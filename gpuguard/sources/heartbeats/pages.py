@@ -8,7 +8,6 @@ against both growing and shrinking can do neither; it is read with pread and nev
 """
 
 import fcntl
-import math
 import os
 import stat
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from gpuguard.progress import wire
 from gpuguard.sources.heartbeats.message import Refused
 
 TRIES = 3
+LATEST = 1e15  # of times, in seconds, as in a message
 _SEALED = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
@@ -39,9 +39,14 @@ class Live(NamedTuple):
 
 
 def is_page(fd: int) -> bool:
-    """Whether the file can be nothing but a page. Seals are asked first: that reaches no file system."""
+    """Whether the file can be nothing but a page, and may be read. Seals are asked first: that reaches no file system.
+
+    Whoever made it may have opened it again, to be written only.
+    """
     try:
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALED != _SEALED:
+            return False
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
             return False
     except OSError:
         return False
@@ -64,7 +69,7 @@ class Page:
         """What it says now; None where that is not new, or is being written.
 
         Raises  Refused, once for each state: not_understood where it is that of no rank, replayed where it is older
-                than the one before
+                than the one before, page where it cannot be read
         """
         if self._fd is None:
             return None
@@ -73,7 +78,8 @@ class Page:
             return None
         self._raw = raw
         magic, n, at, step, phase, since, loss, saved, saved_at, flags, preempt, flat = wire.PAGE.unpack(raw)
-        if magic != wire.PAGE_MAGIC or not all(map(math.isfinite, (at, since, saved_at))):
+        # No time is before the machine was started.
+        if magic != wire.PAGE_MAGIC or not all(0.0 <= time <= LATEST for time in (at, since, saved_at)):
             raise Refused("not_understood")
         if n < self._n:
             raise Refused("replayed")
@@ -88,15 +94,23 @@ class Page:
 
     def _settled(self, fd: int) -> bytes | None:
         """What two reads agree on; one that says what was said before needs no second."""
-        before = os.pread(fd, wire.PAGE.size, 0)
+        before = self._bytes(fd)
         for _ in range(TRIES):
             if before == self._raw:
                 return before
-            again = os.pread(fd, wire.PAGE.size, 0)
+            again = self._bytes(fd)
             if again == before:
                 return again if len(again) == wire.PAGE.size else None
             before = again
         return None
+
+    def _bytes(self, fd: int) -> bytes:
+        """Raises  Refused: page, once; nothing is read of it any more"""
+        try:
+            return os.pread(fd, wire.PAGE.size, 0)
+        except OSError as error:
+            self.close()
+            raise Refused("page") from error
 
     def close(self) -> None:
         """The descriptor is given back."""

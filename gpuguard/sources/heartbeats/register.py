@@ -85,7 +85,8 @@ class Rank:
     def adopt(self, descriptor: int) -> None:
         """Its newest state is read from this page from now on; one that it announces again is the one that it has."""
         page = Page(descriptor)
-        if self.page is not None and self.page.identity == page.identity:
+        # What a process that has ended still had under way is its last word, and its page is read no more.
+        if self.gone_since is not None or (self.page is not None and self.page.identity == page.identity):
             page.close()
             return
         if self.page is not None:
@@ -195,11 +196,10 @@ class Register:
         mark: bytes | None = None
         for one in reversed(said):
             page = one.page
+            self.refused["page"] += one.stray
             # Most of what comes is an older word of the same rank: it is not even decoded.
             if mark is not None and page is None and mark in one.data:
                 continue
-            if one.stray:
-                self.refused["page"] += 1
             try:
                 if one.cut:
                     raise Refused("oversized")

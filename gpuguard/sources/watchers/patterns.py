@@ -16,7 +16,9 @@ from gpuguard.errors import NotUnderstood
 LONGEST = 256  # bytes of a pattern
 LINE = 1024  # bytes of a line that are looked at: the price grows with the square of it
 _ALL = frozenset(range(256))
-_QUANTIFIER = re.compile(rb"[*+?]|\{(\d{0,3})(?:,(\d{0,3}))?\}")
+# `{}` is two characters to Python, and `{,}` any number of times: neither is taken, so that nothing is judged as other
+# than what is then looked for.
+_QUANTIFIER = re.compile(rb"[*+?]|\{(?:(\d{1,3})(?:,(\d{0,3}))?|,(\d{1,3}))\}")
 _GROUP = re.compile(rb"\((?:\?:|\?P<[A-Za-z_]\w{0,31}>)?(?![?*+])")
 _SET = re.compile(rb"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _ESCAPE = re.compile(rb"\\[dDwWsS]|\\[^A-Za-z0-9]|\\[tnrfv]")
@@ -35,7 +37,10 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         """Raises  NotUnderstood for what is no such pattern, with the reason"""
-        source = text.encode()
+        try:
+            source = text.encode()
+        except UnicodeEncodeError as error:
+            raise NotUnderstood("a pattern is text", text.encode("ascii", "replace").decode()) from error
         if not 0 < len(source) <= LONGEST:
             raise NotUnderstood(f"a pattern has 1 to {LONGEST} bytes", text)
         _refuse_slow(_items(source, text), text)
@@ -118,8 +123,10 @@ def _counts(quantifier: re.Match[bytes] | None) -> tuple[int, bool]:
         return 1, False
     if quantifier[0] in (b"*", b"+", b"?"):
         return int(quantifier[0] == b"+"), True
-    least, most = quantifier[1], quantifier[2]
-    return int(least or 0), most is not None and most != least
+    least, most, up_to = quantifier.groups()
+    if up_to is not None:
+        return 0, True
+    return int(least), most is not None and most != least
 
 
 def _refuse_slow(items: list[_Item], text: str) -> None:

@@ -90,7 +90,7 @@ def of_file(text: bytes) -> tuple[Watch, ...]:
     """
     try:
         tree = tomllib.loads(text.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of the first, a number of too many digits is no mistake of TOML's
         raise NotUnderstood(f"no TOML: {error}") from error
     tables = tree.pop("watch", None)
     if tables is None:

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpuguard.health.board import Board
 from gpuguard.jobs import activity, tasks, verdict
 from gpuguard.jobs.derive import Jobs, Memory, Settings
-from gpuguard.jobs.limits import parse_phases
+from gpuguard.jobs.limits import FADES_AT, parse_phases
 from gpuguard.model.events import Sweep
 from gpuguard.model.ids import NODE, BootId, EventId, JobId, PciAddress, SubjectId, gpu, job, rank, task
 from gpuguard.model.instants import Instant
@@ -509,3 +510,54 @@ def test_memory_is_of_a_kind_that_can_be_written_down(node: Node) -> None:
     for step in range(30):
         node.beat(step)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(node.memory), type=Memory) == node.memory
+
+
+def test_a_step_that_leaps_is_counted_as_far_as_it_can_be_written_down(node: Node) -> None:
+    """A job says what it likes; what is remembered of it must fit into 64 bits, or nothing more is written to disk."""
+    for turn in range(20):
+        node.beat((2**63 - 1) * (1 if turn % 2 else -1), ranks=range(8), world=8)
+    msgspec.msgpack.encode(node.memory)
+    assert node.memory.jobs[SEVEN].limits["step"].total <= 8 * FADES_AT
+
+
+def test_jobs_that_a_user_made_up_push_out_none_that_a_keeper_knows(node: Node) -> None:
+    made_up: dict[SubjectId, Values] = {
+        rank(JobId(f"claimed/1000-{n}"), 0): {
+            "rank_job": f"claimed/1000-{n}", "rank_number": 0, "rank_progress_seconds": 0.0, "rank_gone": 0,
+        }
+        for n in range(Settings().most + 8)
+    }  # fmt: skip
+    node.sweep(made_up)
+    assert len(node.memory.jobs) == Settings().most
+    node.beat(1)
+    assert SEVEN in node.memory.jobs
+    assert len(node.memory.jobs) == Settings().most
+    assert node.of_job()["job_ranks"] == 2
+
+
+def test_a_job_that_ended_while_the_agent_was_away_does_not_hang(node: Node) -> None:
+    """Nobody tells of its ranks any more, nor sees their processes: that is no silence."""
+    for step in range(30):
+        node.beat(step)
+    node.memory = msgspec.msgpack.decode(msgspec.msgpack.encode(node.memory), type=Memory)
+    node.readings = {}
+    told = []
+    for _ in range(14):
+        node.sweep({card(0): {"process_count": 0, "utilization_ratio": 0.0}}, 10.0)
+        told.append(node.of_job().get("job_verdict"))
+    assert "hung" not in told
+    assert node.of_job() == {"job_ended": 1}
+
+
+def test_a_job_that_hangs_hangs_still_after_the_agent_was_away(node: Node) -> None:
+    """A rank that hangs announces itself to nobody: its process, seen to live, is what stands for it."""
+    for step in range(30):
+        node.beat(step)
+    node.memory = msgspec.msgpack.decode(msgspec.msgpack.encode(node.memory), type=Memory)
+    node.readings = {}
+    for _ in range(12):
+        node.on_gpus(100, 101)
+        node.tasks(100, 101)
+        node.now += 6.0
+    assert node.of_job()["job_verdict"] == "hung"
+    assert node.of_job()["job_ranks"] == 2

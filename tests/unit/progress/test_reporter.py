@@ -5,6 +5,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -429,3 +430,37 @@ def test_a_loss_that_is_told_again_and_again_and_does_not_move(reporter: Reporte
     for step in (303, 403):
         reporter.step(step, float("nan"))
     assert shared.page().flat == 0, "no number is no number that stands still"
+
+
+def test_a_program_that_closes_what_it_did_not_open_is_still_heard(
+    reporter: Reporter, listener: Listener, clock: Clock, tmp_path: Path
+) -> None:
+    """As daemons do. The numbers are other files' by then: none of those is closed, and the next word opens anew."""
+    reporter.step(1)
+    listener.expect()
+    page, mail = reporter._page, reporter._mail._socket
+    assert page is not None
+    assert mail is not None
+    taken = [page.fd, mail.fileno()]
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    for number in taken:
+        os.dup2(other, number)
+    for step in (2, 3):  # the first finds that nobody takes it
+        clock.now += REPEAT
+        reporter.step(step)
+    heard = listener.expect()
+    assert (heard.message["step"], heard.page().step) == (3, 3)
+    reporter.close()
+    assert all(os.fstat(number).st_ino == os.fstat(other).st_ino for number in taken)
+    for number in (*taken, other):
+        os.close(number)
+
+
+def test_a_descriptor_that_is_closed_already_harms_nobody(reporter: Reporter, listener: Listener) -> None:
+    reporter.step(1)
+    assert reporter._page is not None
+    assert reporter._mail._socket is not None
+    os.close(reporter._page.fd)
+    os.close(reporter._mail._socket.fileno())
+    reporter.close()
+    reporter.step(2)

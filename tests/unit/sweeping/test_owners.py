@@ -11,6 +11,7 @@ from gpuguard.sweeping.owners import owner_of
 CGROUPS = Path(__file__).resolve().parents[3] / "fixtures" / "cgroups"
 EXPECTED = tomllib.loads((CGROUPS / "expected.toml").read_text())
 SHELL = "0::/user.slice/user-1000.slice/session-3.scope\n"
+SLURMD = "0::/system.slice/slurmd.service\n"
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -27,19 +28,27 @@ def test_every_recorded_form_is_expected_to_be_somebodys_or_nobodys() -> None:
 
 def test_the_environment_is_believed_only_where_the_group_names_no_job() -> None:
     variables = {"SLURM_JOB_ID": "8123", "SLURM_STEP_ID": "2"}
-    assert owner_of(SHELL, variables) == Owner(job="slurm/8123", part="2", user=1000, vouched=False)  # type: ignore[arg-type]
+    assert owner_of(SLURMD, variables) == Owner(job="slurm/8123", part="2", vouched=False)  # type: ignore[arg-type]
     assert owner_of("0::/system.slice/train.service", variables) == Owner(job="systemd/train.service")  # type: ignore[arg-type]
     assert owner_of("", variables).job == "slurm/8123"
 
 
+def test_who_logged_in_speaks_for_no_job() -> None:
+    """Otherwise one variable would hide a GPU that is used past the scheduler, and stop a rank of somebody's job."""
+    variables = {"SLURM_JOB_ID": "8123"}
+    assert owner_of(SHELL, variables) == Owner(job=None, user=1000)
+    assert owner_of("0::/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", variables).job is None
+    assert owner_of("0::/user.slice/user-0.slice/session-1.scope", variables).job == "slurm/8123", "slurmd, by hand"
+
+
 @pytest.mark.parametrize("number", ["", "8123; rm", "../8123", "-1", "٣", "1" * 21, "8123\n"])
 def test_what_is_no_number_of_a_job_names_none(number: str) -> None:
-    assert owner_of(SHELL, {"SLURM_JOB_ID": number}).job is None
+    assert owner_of(SLURMD, {"SLURM_JOB_ID": number}).job is None
 
 
 @pytest.mark.parametrize("step", ["4294967291", "", "batch", "9" * 40])
 def test_a_step_that_has_no_number_is_left_open(step: str) -> None:
-    assert owner_of(SHELL, {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": step}).part == ""
+    assert owner_of(SLURMD, {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": step}).part == ""
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ def test_only_a_sealed_memfd_of_one_page_is_one(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_bytes(b"\0" * wire.PAGE_SIZE)
     read, write = os.pipe()
+    mute = page()
     candidates = {
         "a page": (page(), True),
         "may shrink": (page(seals=fcntl.F_SEAL_GROW), False),
@@ -24,7 +25,8 @@ def test_only_a_sealed_memfd_of_one_page_is_one(tmp_path: Path) -> None:
         "longer": (page(size=2 * wire.PAGE_SIZE), False),
         "a file": (os.open(plain, os.O_RDWR), False),
         "a folder": (os.open(tmp_path, os.O_RDONLY), False),
-        "a pipe": (read, False), "its end": (write, False),
+        "a pipe": (read, False), "its end": (write, False), "another": (mute, True),
+        "to be written only": (os.open(f"/proc/self/fd/{mute}", os.O_WRONLY), False),
     }  # fmt: skip
     try:
         assert {name: is_page(fd) for name, (fd, _) in candidates.items()} == {
@@ -52,7 +54,9 @@ def test_what_it_says_is_told_once() -> None:
     [
         (b"", "not_understood"), (state(9, at=5.0, magic=b"ggpage9\0"), "not_understood"),
         (state(9, at=math.nan), "not_understood"), (state(9, at=5.0, since=math.inf), "not_understood"),
-        (state(1, at=5.0), "replayed"),
+        (state(1, at=5.0), "replayed"), (state(9, at=-1.0), "not_understood"),
+        (state(9, at=5.0, since=-1.7e308), "not_understood"), (state(9, at=5.0, saved_at=-1e308), "not_understood"),
+        (state(9, at=5.0, saved_at=1e300), "not_understood"),
     ],
 )  # fmt: skip
 def test_what_is_no_state_is_refused_once(raw: bytes, why: str) -> None:
@@ -65,6 +69,14 @@ def test_what_is_no_state_is_refused_once(raw: bytes, why: str) -> None:
     assert refused.value.reason == why
     assert one.read() is None
     one.close()
+
+
+def test_a_page_that_cannot_be_read_is_given_back() -> None:
+    """Whatever comes of what somebody else made, it is that page's trouble alone."""
+    one = Page(os.open(f"/proc/self/fd/{page(state(1, at=5.0))}", os.O_WRONLY))
+    with pytest.raises(Refused, match="page"):
+        one.read()
+    assert one.read() is None
 
 
 def test_a_state_that_is_being_written_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:

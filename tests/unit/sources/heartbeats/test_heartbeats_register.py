@@ -413,3 +413,24 @@ def test_an_allowance_comes_back_and_is_forgotten() -> None:
     assert list(allowance._left) == ["a"]
     allowance.forget(4.0)
     assert not allowance._left
+
+
+def test_a_page_that_comes_after_its_process_ended_is_given_back(node: Node) -> None:
+    """It would never be read, and never be closed: each would cost the agent an open file for good."""
+    node.starts(50)
+    node.hears(message(0, n=1, step=1, at=NOW))
+    node.ends(50)
+    assert node.settles()["rank:slurm/9/0"]["rank_gone"] == 1
+    late = page(state(2, at=NOW))
+    node.hears(message(0, n=2, step=2, at=NOW), page=late)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(late)
+    row = node.looks()["rank:slurm/9/0"]
+    assert (row["rank_step"], row["rank_gone"]) == (2, 1), "but its last word counts"
+
+
+def test_a_file_that_is_no_page_is_counted_also_where_its_message_is_old_already(node: Node) -> None:
+    node.starts(50)
+    told = [message(0, n=n, at=NOW) for n in (1, 2)]
+    node.register.hear([came(told[0], stray=True), came(told[1])], node.now)
+    assert node.refused() == {"page": 1}

@@ -19,6 +19,7 @@ from gpuguard.sources.watchers.patterns import LINE, Pattern, step_in
         (r"step \d{1,9}", b"step 1", (True, None)), ("^$", b"", (True, None)),
         ("[]x]y", b"]y", (True, None)), ("caf\u00e9", "café".encode(), (True, None)),
         (r"step (\w+)", b"step ten", (True, None)),
+        ("x{2}y{,2}z", b"xxyz", (True, None)), ("x{2,}y", b"xy", (False, None)),
     ],
 )  # fmt: skip
 def test_what_is_found(pattern: str, line: bytes, found: tuple[bool, int | None]) -> None:
@@ -34,7 +35,8 @@ def test_what_is_found(pattern: str, line: bytes, found: tuple[bool, int | None]
         ("(?=a)b", "groups only"), ("(?i)a", "groups only"), ("a**", "may not be repeated"), ("a+?b", "nor be lazy"),
         ("*a", "may not stand"), ("(a", "bracket"), ("a)", "bracket"), ("[a", "not known"), ("[z-a]", "no set"),
         ("a*", "every line"), (r"a{5,2}b", "no regular"), (r"\bstep", "not known"),
-        ("a\\", "not known"),
+        ("a\\", "not known"), ("a{,}a{,}a{,}b", "may not stand"), ("a{}b", "may not stand"), ("a{,3}a", "can be what"),
+        ("\udc80", "is text"),
     ],
 )  # fmt: skip
 def test_what_is_not_taken(pattern: str, why: str) -> None:

@@ -51,7 +51,7 @@ def test_a_file_of_one() -> None:
         (b'job = "a"\nlog = "/l"\nlimit = 5', "limit"), (b'job = "a"\nlog = "/l"\nrank = -1', "rank"),
         (b'job = "a"\nlog = "/l"\nrank = "0"', "rank"), (b'job = "a"\nlog = "/l\\u0000"', "without NUL"),
         (b'job = "a"\n[[watch]]\njob = "b"\nlog = "/l"', "not both"), (b"watch = 5", "not both"),
-        (b"watch = [5]", "not both"),
+        (b"watch = [5]", "not both"), (b"rank = " + b"9" * 5000, "no TOML"), (b"a = " + b"[" * 5000, "no TOML"),
         (b'[[watch]]\njob = "b"\nlog = "/l"\n[[watch]]\njob = "c"', "file, log or checkpoints"),
     ],
 )  # fmt: skip
