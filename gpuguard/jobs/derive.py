@@ -191,7 +191,9 @@ class Jobs:
         if not of_job:
             return held
         start = max((int(row.number("rank_restart") or 0) for row in of_job.values()), default=held.restart)
-        world = max((int(row.number("rank_world") or 0) for row in of_job.values()), default=0) or held.world
+        # Those that are gone may be of a world that was larger.
+        living = [row for row in of_job.values() if row.number("rank_gone") != 1]
+        world = max((int(row.number("rank_world") or 0) for row in living), default=0) or held.world
         if start > held.restart or (held.world is not None and world != held.world):
             held = JobMemory(seen=held.seen, last=at, restart=start)
         known, heard, reset = dict(held.ranks), dict(held.heard), False
@@ -294,14 +296,16 @@ class Jobs:
         pids = {pid for pid, owner in seen.owners.items() if owner == name}
         pids |= {one.pid for one in of_job if one.pid is not None}
         nodes = seen.number(name, "job_nodes")
-        elsewhere = (held.world is not None and held.world > len(held.ranks) and bool(held.ranks)) or (nodes or 1) > 1
         gpus = tuple(self._gpu(one, memory, at) for one in seen.gpus_of(name))
+        # Ranks that tell of nothing may be here all the same: its scheduler knows, or it has a GPU here for each.
+        here = max(len(held.ranks), len(gpus))
+        elsewhere = nodes > 1 if nodes is not None else bool(held.ranks) and (held.world or 0) > here
         world = held.world if held.world is not None or nodes != 1 else len(gpus)
         silent = {state.number: state.silent(at) for state in held.ranks.values()}
         return JobView(
             job=JobId(name), flight=compared(seen.ranks.get(name, {}), silent, held.world),
             seen=max(0.0, seconds_between(held.seen, at) or 0.0), world=world, elsewhere=elsewhere,
-            ranks=of_job, gpus=gpus,
+            ranks=of_job, gpus=gpus, suspended=seen.is_suspended(name),
             tasks=tuple(self._task(pid, memory, seen, at) for pid in sorted(pids) if pid in memory.tasks),
         )  # fmt: skip
 
@@ -322,7 +326,8 @@ class Jobs:
             limit=limit.seconds(self._phases.of(phase), self._phases.samples),
             learned=limit.total >= self._phases.samples,
             behind=max(0, front - state.step) if state.step is not None else 0, slower=slower, done=state.done,
-            gone=state.gone or (task is not None and task.gone), started=state.started, gpu=on, task=task,
+            gone=state.gone or (task is not None and (task.gone or task.state in ("Z", "X"))), started=state.started,
+            gpu=on, task=task,
             ended=None if state.ended is None else seconds_between(state.ended, at),
             collective=None if enqueued is None else int(enqueued),
         )  # fmt: skip
@@ -342,9 +347,12 @@ class Jobs:
         if view.ranks:
             values |= _said(name, seen)
             values |= _progress(view.ranks)
-            flat = [state.flat for state in held.ranks.values() if state.flat is not None]
+            flat = [(state.flat, state.number) for state in held.ranks.values() if state.flat is not None]
             if flat:
-                values["job_loss_flat_steps"] = min(flat)
+                values["job_loss_flat_steps"], number = min(flat)
+                of_rank = seen.ranks.get(name, {}).get(number)
+                if of_rank is not None and (loss := of_rank.number("rank_loss")) is not None:
+                    values["job_loss"] = loss
         values |= self._usage(name, view, memory, seen)
         judged = verdict.judge(view, self._judging)
         values |= {
