@@ -60,6 +60,9 @@ class Settings:
     reading: float = 1e7
     stalled: float = 0.5  # share of the last minute in which all of it waited for storage
     slower: float = 1.4  # steps take so many times longer than usual: somebody holds up the others
+    fed: float = 0.5  # GPUs that are active for less of the time while steps take longer wait for something
+    steadily: Seconds = Seconds(100.0)  # and work, a little at each look, for as long as that was measured over
+    loading: float = 2.0  # processors that the loaders of each rank use then, where it is them
     apart: float = 0.2  # by so much busier than the others is a GPU whose rank holds them up
 
 
@@ -448,12 +451,15 @@ def _slow(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgem
 
 
 def _starved(job: JobView, settings: Settings) -> Judgement | None:
-    """GPUs wait for data again and again."""
-    saws = [gpu for gpu in job.gpus if gpu.pattern == "sawtooth"]
-    if not saws or 2 * len(saws) < len(job.gpus) or any(rank.phase in DECLARED for rank in job.ranks):
+    """GPUs wait for data again and again: they work in bursts, or the gaps are too short to be seen, and then the steps
+    of all take longer than they did, no GPU is busy, and loaders are."""
+    if any(rank.phase in DECLARED for rank in job.ranks):
         return None
+    saws = [gpu for gpu in job.gpus if gpu.pattern == "sawtooth"]
     loaders = sum(task.children_cpu or 0.0 for task in job.tasks)
     bytes_read = sum(task.io_bytes_per_second or 0.0 for task in job.tasks)
+    if not saws or 2 * len(saws) < len(job.gpus):
+        return _fed_slowly(job, loaders, settings)
     if loaders < settings.cores and bytes_read < (settings.bytes_per_second if job.ranks else settings.reading):
         return None
     read = (
@@ -463,6 +469,25 @@ def _starved(job: JobView, settings: Settings) -> Judgement | None:
         verdict="data_starved", confidence=0.7, speaks_for=(*_gpu_words(saws), read),
         why=f"{_count(len(saws), 'GPU')} {'work' if len(saws) > 1 else 'works'} in bursts and "
         f"{'wait' if len(saws) > 1 else 'waits'} for data in between; {read}",
+    )  # fmt: skip
+
+
+def _fed_slowly(job: JobView, loaders: float, settings: Settings) -> Judgement | None:
+    ranks = [rank for rank in job.ranks if not (rank.done or rank.gone)]
+    slower = [rank.slower for rank in ranks if rank.slower is not None]
+    lately = [gpu.activity for gpu in job.gpus if gpu.activity is not None]
+    if not slower or len(slower) < len(ranks) or not lately or len(lately) < len(job.gpus):
+        return None
+    # After a pause that nobody declared, all of this is so for a while; but then they have worked for less than that.
+    if any(gpu.pattern != "working" or gpu.pattern_seconds < settings.steadily for gpu in job.gpus):
+        return None
+    if min(slower) < settings.slower or max(lately) > settings.fed or loaders < settings.loading * len(ranks):
+        return None
+    words = f"loaders use {loaders:.1f} processors"
+    return Judgement(
+        verdict="data_starved", confidence=0.65, speaks_for=(f"GPUs are active {100 * max(lately):.0f} %", words),
+        why=f"steps take {_median(slower):.1f} times as long as usual, no GPU is active for more than "
+        f"{100 * max(lately):.0f} % of the time, and {words}",
     )  # fmt: skip
 
 

@@ -483,3 +483,19 @@ def test_who_tells_of_no_progress_may_be_a_server_that_reads_what_it_is_asked() 
     one = JobView(job=JobId("kubernetes/7"), gpus=(view(0, "sawtooth"),), tasks=(asks,))
     assert judged(one).verdict is None
     assert judged(replace(one, tasks=(replace(asks, io_bytes_per_second=5e7),))).verdict == "data_starved"
+
+
+def test_gaps_too_short_to_be_seen_show_in_steps_gpus_and_loaders_together() -> None:
+    loads = [rank(n, slower=2.0, task=task(n, cpu=0.1, children_cpu=6.0)) for n in range(2)]
+    idle = tuple(view(n, "working", activity=0.3, pattern_seconds=120.0) for n in range(2))
+    starved = replace(job(loads), gpus=idle)
+    assert judged(starved).verdict == "data_starved"
+    for other in (
+        replace(starved, gpus=tuple(replace(one, activity=0.9) for one in idle)),
+        replace(starved, gpus=(idle[0], replace(idle[1], activity=None))),
+        replace(starved, gpus=(idle[0], replace(idle[1], pattern_seconds=20.0))),
+        replace(starved, ranks=(loads[0], replace(loads[1], slower=1.0))),
+        replace(starved, ranks=(loads[0], replace(loads[1], phase="evaluation"))),
+        replace(starved, tasks=(task(0, children_cpu=0.9), task(1, children_cpu=0.9))),
+    ):
+        assert judged(other).verdict is None
