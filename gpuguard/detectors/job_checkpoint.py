@@ -25,6 +25,8 @@ from gpuguard.ports import Rules
 
 # Two ages that are this far apart from what time alone would make are of two checkpoints.
 APART = 5.0
+# Times between its checkpoints after which its own pace is known, and how many of the latest make it.
+KNOWN, LATEST = 3, 8
 LONGEST = 1e9
 
 
@@ -34,7 +36,7 @@ class Settings:
 
     fresh: Seconds = Seconds(600.0)  # an older one is late
     times: float = 3.0  # so many times `fresh`, or the time between its own checkpoints: a warning
-    pace: Seconds = Seconds(3600.0)  # taken for that time until two of its checkpoints were seen
+    pace: Seconds = Seconds(3600.0)  # taken for that time, at least, until four of its checkpoints were seen
     blocked: Seconds = Seconds(30.0)  # a save that holds up the loop for longer
     share: float = 0.05  # or for this share of the time between its checkpoints
     least: Seconds = Seconds(2.0)  # a save that blocks for less is none to speak of, whatever its share
@@ -46,12 +48,13 @@ class Settings:
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """When the newest checkpoint was complete, by when it was first told of and its age then; and the time between the
-    last two. Units: seconds."""
+    """When the newest checkpoint was complete, by when it was first told of and its age then; the time between the last
+    two, and between the latest ones. Units: seconds."""
 
     told: Instant | None = None
     age: float = 0.0
     every: float | None = None
+    latest: tuple[float, ...] = ()
 
 
 class JobCheckpoint:
@@ -86,7 +89,10 @@ class JobCheckpoint:
         return after, findings
 
     def _late(self, memory: Memory, subject: SubjectId, row: Row, age: float) -> Finding:
-        own = self.settings.pace if memory.every is None else memory.every
+        # Its first checkpoints may be a try, and the best of a training come seldomer and seldomer: the longest counts.
+        own = max(memory.latest, default=0.0)
+        if len(memory.latest) < KNOWN:
+            own = max(own, self.settings.pace)
         grave = age > self.settings.times * max(self.settings.fresh, own)
         step = row.number("job_saved_step")
         at = "" if step is None else f" (step {step:g})"
@@ -123,11 +129,11 @@ def _saved(memory: Memory, age: float, at: Instant) -> Memory:
     """With a new checkpoint, where this is one; the time between two counts only where both were seen."""
     since = None if memory.told is None else seconds_between(memory.told, at)
     if memory.told is None or since is None:
-        return Memory(told=at, age=age, every=memory.every)
+        return Memory(told=at, age=age, every=memory.every, latest=memory.latest)
     later = since + memory.age - age  # by how much this one was complete later than the one that is known
     if later <= APART:
         return memory
-    return Memory(told=at, age=age, every=later)
+    return Memory(told=at, age=age, every=later, latest=(*memory.latest[1 - LATEST :], later))
 
 
 def build(settings: Settings, rules: Rules) -> JobCheckpoint:

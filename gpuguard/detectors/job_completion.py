@@ -6,7 +6,8 @@ have said so. Any other code, or a signal, is a failure of the program, unless t
 is told in its own words. Judged is only an end that was witnessed.
 
 Reads     job_alive, or job_ended where no scheduler knows the job; job_exit_code, job_exit_signal, job_state,
-          job_out_of_memory, job_restarts, job_world, job_ranks_telling and job_ranks_done, of each job
+          job_out_of_memory, job_restarts, job_world, job_ranks_telling, job_ranks_done and job_ranks_obeyed, of each
+          job
 Source    squeue(1), JOB STATE CODES; signal(7); bash(1), EXIT STATUS (128 and the signal's number)
 Clears    when the job is started anew or nobody tells of it any more, a reboot, or by a person
 """
@@ -61,14 +62,16 @@ class Settings:
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether it was seen to live, and since when it is over; the most ranks that used the library, and that were done,
-    since it was started last or its world changed; how it ended, where anybody told."""
+    """Whether it was seen to live, and since when it is over; the most ranks that used the library, that were done,
+    and that were so or saved when told to end, since it was started last or its world changed; how it ended, where
+    anybody told."""
 
     lived: bool = False
     restarts: int | None = None
     world: int | None = None
     telling: int = 0
     done: int = 0
+    obeyed: int = 0
     over: Held = Held()
     code: int | None = None
     signal: int | None = None
@@ -123,6 +126,8 @@ class JobCompletion:
         if memory.state == "FAILED":
             return "job_failed", "it failed; with which exit code is not known"
         missing = memory.telling - memory.done
+        if missing > 0 and memory.obeyed >= memory.telling:
+            return "job_stopped", "it was told to end, saved, and ended as it should"
         if missing <= 0 or not memory.over.lasted(self.settings.settle, row.at):
             return "", ""
         how = "with exit code 0" if memory.code == 0 else "how is not known"
@@ -158,9 +163,12 @@ def _count(row: Row, name: str) -> int | None:
 def _heard(memory: Memory, row: Row) -> Memory:
     """With what its ranks said: who said that it is done has said so, also when nobody tells of it any more."""
     telling, done = _count(row, "job_ranks_telling") or 0, _count(row, "job_ranks_done") or 0
-    if telling <= memory.telling and done <= memory.done:
+    obeyed = _count(row, "job_ranks_obeyed") or 0
+    if telling <= memory.telling and done <= memory.done and obeyed <= memory.obeyed:
         return memory
-    return msgspec.structs.replace(memory, telling=max(telling, memory.telling), done=max(done, memory.done))
+    return msgspec.structs.replace(
+        memory, telling=max(telling, memory.telling), done=max(done, memory.done), obeyed=max(obeyed, memory.obeyed)
+    )
 
 
 def _ended(memory: Memory, row: Row) -> Memory:

@@ -3,7 +3,10 @@
 The ranks that are left wait in a collective that will never be complete, until a time-out of ten minutes or more. A
 launcher ends the others within seconds; one that does not leaves GPUs taken for nothing.
 
-Reads     job_ranks and job_ranks_gone of each job; for people job_gone_ranks
+Where it is judged that the others get on, as those of several programs do, or one that writes the last checkpoint,
+nothing is said.
+
+Reads     job_ranks and job_ranks_gone of each job, job_verdict where it is judged; for people job_gone_ranks
 Source    PyTorch ProcessGroupNCCL's default time-out (10 minutes); torchrun ends all workers when one fails
 Clears    when none is gone or all are, when the job is over, a reboot, or by a person
 """
@@ -55,7 +58,8 @@ class JobHalfDead:
         ranks, gone = row.number("job_ranks"), row.number("job_ranks_gone")
         if ranks is None or gone is None:
             return memory, ()
-        half = memory.half.told(0 < gone < ranks, row.at)
+        waits = row.text("job_verdict") in (None, "hung")
+        half = memory.half.told(0 < gone < ranks and waits, row.at)
         names = row.text("job_gone_ranks")
         which = f" ({clean(names)})" if names else ""
         reason = (

@@ -4,7 +4,7 @@ Such a job looks alive, loads its GPUs and computes nothing of use. A single bad
 so a loss must stay so; and a program may tell the loss of its last log line at every step, so few steps with the very
 same loss are only told.
 
-Reads     job_loss_nan and job_loss_flat_steps of each job
+Reads     job_loss_nan, job_loss_flat_steps and job_loss of each job
 Source    field reports of jobs that ran on with a frozen loss; PyTorch's GradScaler, which skips steps whose gradients
           are no numbers
 Clears    when the loss is a number, or moves again, when the job is over, a reboot, or by a person
@@ -70,7 +70,10 @@ class JobLoss:
             findings.append(self._finding(subject, row, "job_loss_nan", stands, reason, grave=True))
         if (steps := row.number("job_loss_flat_steps")) is not None:
             reason = f"the loss is the very same for {steps:g} steps; see whether it learns, or tells an old value"
-            grave = steps >= self.settings.frozen_steps
+            # While a rate of learning warms up from nothing, and where rewards decide, it is rightly so.
+            zero = row.number("job_loss") == 0.0
+            reason += "; one of exactly 0 may be right while it warms up, or learns from rewards" if zero else ""
+            grave = steps >= self.settings.frozen_steps and not zero
             stands = steps >= self.settings.flat_steps
             findings.append(self._finding(subject, row, "job_loss_flat", stands, reason, grave=grave))
         return after, findings

@@ -4,7 +4,7 @@ Mostly it is the loading of data, or a batch that is too small. It is advice: a 
 is done to the job. Sessions in which a person types are idle by nature, and what no scheduler started keeps nobody
 waiting.
 
-Reads     job_gpu_activity_ratio and job_gpus_held of each job; job_name
+Reads     job_gpu_activity_ratio and job_gpus_held of each job; job_name, job_verdict, and for people job_phase
 Source    practice of large clusters: jobs below 20 % are looked at; sbatch(1) and salloc(1) for the names of sessions
 Clears    when it is busier, lets its GPUs go or is over, a reboot, or by a person
 """
@@ -31,7 +31,8 @@ class Settings:
     ratio: float = 0.2  # mean activity of its GPUs
     limit: Seconds = Seconds(1800.0)  # without a break
     # Beginnings of the names of jobs in which a person types.
-    sessions: tuple[str, ...] = ("interactive", "bash", "sh", "zsh", "jupyter", "spawner-", "sys/dashboard")
+    sessions: tuple[str, ...] = ("interactive", "bash", "sh", "zsh", "jupyter", "spawner-", "sys/dashboard", "notebook",
+                                 "vscode", "code-server", "tmux", "screen")  # fmt: skip
     keepers: tuple[str, ...] = SCHEDULERS  # whose jobs keep others waiting
 
     def __post_init__(self) -> None:
@@ -68,12 +69,16 @@ class JobLowActivity:
         if held is None or ratio is None:
             return memory, ()
         session = self._is_session(row.text("job_name") or "")
-        idle = memory.idle.told(held >= 1 and ratio < self.settings.ratio and not session, row.at)
+        # What is stopped can do nothing; that is told by itself.
+        stopped = row.text("job_verdict") == "paused"
+        idle = memory.idle.told(held >= 1 and ratio < self.settings.ratio and not session and not stopped, row.at)
         for_ = lasting(idle.seconds(row.at))
-        reason = (
-            f"active {ratio:.0%} of the time on {counted(held, 'GPU')}, for {for_}; see whether it waits for data "
-            "(num_workers, pin_memory, persistent_workers) or its batch is too small"
-        )
+        remedy = "see whether it waits for data (num_workers, pin_memory, persistent_workers) or its batch is too small"
+        if row.text("job_phase") == "start":
+            remedy = (
+                "it has made no step yet: what prepares its data needs no GPU, and could be a job of its own before"
+            )
+        reason = f"active {ratio:.0%} of the time on {counted(held, 'GPU')}, for {for_}; {remedy}"
         return Memory(idle=idle), (self._finding(subject, row, idle.lasted(self.settings.limit, row.at), reason),)
 
     def _is_session(self, name: str) -> bool:

@@ -65,7 +65,7 @@ VERDICTS = {
     ),
     "paused": Meaning(
         code="job_paused", severity="info", means="its processes are stopped",
-        next="a debugger or a SIGSTOP holds them; SIGCONT lets them go on",
+        next="see who stopped it, and let it go on when it is time",
     ),
     "slow_start": Meaning(
         code="job_slow_start", severity="info", means="it takes long to begin",

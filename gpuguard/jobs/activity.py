@@ -138,7 +138,9 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
         broken = gap is None or gap > settings.silence
         power, clock = self._at_work(row, look, settings)
         began = look == "working" and self.gapped and not broken
-        parts = self._counted(look, _activity(row, look, power), began, at, settings)
+        # A look that told nothing, as while the GPU is cut into instances, is not one at which it did nothing.
+        blind = row.number("utilization_ratio") is None and row.number("sm_active_ratio") is None
+        parts = self.parts if blind else self._counted(look, _activity(row, look, power), began, at, settings)
         since, kind, unclear = self._run(look, at, broken, settings)
         after = Activity(
             job=self.job, last=at, look=kind, since=since, unclear=unclear,

@@ -279,7 +279,7 @@ class Jobs:
         for name, held in memory.jobs.items():
             if held.ended is not None:
                 # How it ended is judged from what its ranks said last.
-                found[job(JobId(name))] = {"job_ended": 1, **_said(name, held, seen)}
+                found[job(JobId(name))] = {"job_ended": 1, **_said(name, seen)}
                 continue
             view = self._view(name, held, memory, seen, at)
             here += 1
@@ -309,14 +309,16 @@ class Jobs:
         )  # fmt: skip
         pids = {*seen.pids_of(name), *(one.pid for one in of_job if one.pid is not None)}
         nodes = seen.number(name, "job_nodes")
-        elsewhere = (held.world is not None and held.world > len(held.ranks) and bool(held.ranks)) or (nodes or 1) > 1
         gpus = tuple(self._gpu(one, memory, at) for one in seen.gpus_of(name))
+        # Ranks that tell of nothing may be here all the same: its scheduler knows, or it has a GPU here for each.
+        here = max(len(held.ranks), len(gpus))
+        elsewhere = nodes > 1 if nodes is not None else bool(held.ranks) and (held.world or 0) > here
         world = held.world if held.world is not None or nodes != 1 else len(gpus)
         silent = {state.number: state.silent(at) for state in held.ranks.values()}
         return JobView(
             job=JobId(name), flight=compared(seen.ranks.get(name, {}), silent, held.world),
             seen=max(0.0, seconds_between(held.seen, at) or 0.0), world=world, elsewhere=elsewhere,
-            ranks=of_job, gpus=gpus,
+            ranks=of_job, gpus=gpus, suspended=seen.is_suspended(name),
             tasks=tuple(self._task(pid, memory, seen, at) for pid in sorted(pids) if pid in memory.tasks),
         )  # fmt: skip
 
@@ -337,7 +339,8 @@ class Jobs:
             limit=limit.seconds(self._phases.of(phase), self._phases.samples),
             learned=limit.total >= self._phases.samples,
             behind=max(0, front - state.step) if state.step is not None else 0, slower=slower, done=state.done,
-            gone=state.gone or (task is not None and task.gone), started=state.started, gpu=on, task=task,
+            gone=state.gone or (task is not None and (task.gone or task.state in ("Z", "X"))), started=state.started,
+            gpu=on, task=task,
             ended=None if state.ended is None else seconds_between(state.ended, at),
             collective=None if enqueued is None else int(enqueued),
         )  # fmt: skip
@@ -355,11 +358,14 @@ class Jobs:
         if view.world is not None:
             values["job_world"] = view.world
         if view.ranks:
-            values |= _said(name, held, seen)
+            values |= _said(name, seen)
             values |= _progress(view.ranks)
-            flat = [state.flat for state in held.ranks.values() if state.flat is not None]
+            flat = [(state.flat, state.number) for state in held.ranks.values() if state.flat is not None]
             if flat:
-                values["job_loss_flat_steps"] = min(flat)
+                values["job_loss_flat_steps"], number = min(flat)
+                of_rank = seen.ranks.get(name, {}).get(number)
+                if of_rank is not None and (loss := of_rank.number("rank_loss")) is not None:
+                    values["job_loss"] = loss
         values |= self._usage(name, view, memory, seen)
         judged = verdict.judge(view, self._judging)
         values |= {
@@ -441,10 +447,9 @@ def _by_worth(named: tuple[str, JobMemory]) -> tuple[bool, bool, float]:
     return keeper_of(JobId(name)) == "claimed", held.ended is not None, held.seen.mono
 
 
-def _said(name: str, held: JobMemory, seen: Seen) -> Values:
-    """What its ranks say of themselves; those of an earlier start are no part of it any more."""
-    rows = seen.ranks.get(name, {})
-    return roll.roll_call({number: row.values for number, row in rows.items() if not _is_past(row, held.restart)})
+def _said(name: str, seen: Seen) -> Values:
+    """What its ranks say of themselves."""
+    return roll.roll_call({number: row.values for number, row in seen.ranks.get(name, {}).items()})
 
 
 def _is_past(row: Row, restart: int) -> bool:

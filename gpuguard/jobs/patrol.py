@@ -24,9 +24,12 @@ NAME_LENGTH = 15
 # Services of the GPU stack and of the screen. Anybody can take such a name, so only a user of the system is believed.
 SERVICES = (
     "nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-fabricmanager", "nv-fabricmanager", "nvsm_core",
-    "Xorg", "X", "Xwayland", "gnome-shell", "gdm-x-session", "kwin_x11", "kwin_wayland", "gpuguard",
+    "nvvs", "Xorg", "X", "Xwayland", "gnome-shell", "gdm-x-session", "kwin_x11", "kwin_wayland", "gpuguard",
 )  # fmt: skip
+# What these start as the system's own user is theirs: Slurm's prolog, epilog and health check test GPUs for minutes.
+UNITS = ("slurmd.service",)
 # These run as whoever uses them.
+UNIT_JOBS = frozenset(f"systemd/{name}" for name in UNITS)
 MPS = ("nvidia-cuda-mps-server", "nvidia-cuda-mps-control")
 # Users below this belong to the system (login.defs, UID_MIN).
 FIRST_USER = 1000
@@ -137,6 +140,8 @@ def _is_service(process: Holder, services: Collection[str]) -> bool:
     if process.job is not None and process.job.partition("/")[2] in services:
         return True
     own = process.uid is None or process.uid < FIRST_USER
+    if process.uid is not None and own and process.job is not None and process.job in UNIT_JOBS:
+        return True
     return own and _is_called(process.name, SERVICES)
 
 

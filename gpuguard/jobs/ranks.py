@@ -119,6 +119,8 @@ def _read(number: int, row: Row, before: RankState | None) -> RankState:
     step, pid, flat = values.get("rank_step"), values.get("rank_pid"), values.get("rank_loss_flat_steps")
     phase, restart = values.get("rank_phase"), values.get("rank_restart")
     known = step if isinstance(step, int) else None
+    if values.get("rank_loss_nan") == 1:
+        flat = None  # no number stands still
     return RankState(
         number=number, moved=_ago(at, moved), began=_ago(at, phased), pid=pid if isinstance(pid, int) else None,
         restart=restart if isinstance(restart, int) else 0, step=known,

@@ -86,6 +86,11 @@ class Seen:
         told = row.number("job_alive") if row is not None else None
         return None if told is None else told == 1
 
+    def is_suspended(self, name: str) -> bool:
+        """Whether its scheduler has stopped it for a while."""
+        row = self.reported.get(name)
+        return row is not None and (row.text("job_state") or "").upper() in ("SUSPENDED", "STOPPED")
+
     def alive_jobs(self) -> dict[JobId, bool | None]:
         """The same for all of which a scheduler tells."""
         return {JobId(name): self.alive(name) for name in self.reported}

@@ -11,26 +11,34 @@ hang:
   storage    all of its cgroup waits for storage
   NCCL       the collectives that each rank called and completed
 
-A rank that is gone or stopped says so at once. Where ranks are silent beyond their limits, the job is hung, unless one
+A rank that is gone while the others do nothing says so at once, and so does one that is stopped, frozen with its
+control group or suspended by its scheduler. Where ranks are silent beyond their limits, the job is hung, unless one
 of the silent shows life: it reads or writes, its GPU computes, or it uses processors while its GPU does not spin. Such
-a one is given patience, as it may do rightly what nobody told us of. Where nobody tells of progress at all, GPUs that
-worked before and all spin for a while are the silence. What other nodes do this one cannot see: a job that has ranks
-elsewhere and nobody suspect here waits, and `hang --merge` finds for whom.
+a one is given patience, as it may do rightly what nobody told us of; while the GPUs of all that are silent compute,
+without an end: some tell a step an epoch. Nor is one held up that sleeps until somebody asks it something, as a
+notebook does and a server. Where nobody tells of progress at all, GPUs that worked before and all spin for a while are
+the silence. What other nodes do this one cannot see: a job that has ranks elsewhere and nobody suspect here waits, and
+`hang --merge` finds for whom.
 
-The culprit is whom the others wait for: the one that is gone, that hangs, that has not called the collective in which
-the others are, whose GPU idles while theirs spin, that is steps behind, that waits in the kernel for something else
-than all others. Where all look the same none is named. A collective that times out ends those that wait in it: one that
+Whom the others wait for is found by jobs/culprit. A collective that times out ends those that wait in it: one that
 ended after a silence beyond its limit gave up, and the culprit is among those that are left.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuguard.jobs.culprit import culprit_of, is_still, loops_alone, suspect_of, untold
 from gpuguard.jobs.views import GpuView, JobView, Judgement, RankView, TaskView
 from gpuguard.model.units import Seconds
 
 STEP, START = "step", "start"
+# Where a process sleeps that waits for a person or a question: an event loop, a server, a prompt. A poll is none of
+# these: so do ranks wait for their loaders.
+ASKED = ("ep_poll", "do_epoll_wait", "inet_csk_accept", "unix_accept", "n_tty_read")
+# Where one sleeps whose control group is frozen, as by `docker pause`: cgroup v2, v1.
+FROZEN = ("do_freezer_trap", "__refrigerator")
 DECLARED = ("checkpoint", "evaluation", "compile")
+HELD_UP = ("hung", "waiting", "storage_stalled", "paused", "slow_start")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +55,14 @@ class Settings:
     still: Seconds = Seconds(20.0)  # without a processor, a switch or a byte
     bytes_per_second: float = 1e5  # reading or writing more than this is work
     cores: float = 0.3  # using more of the processors than this is work, where its GPU does not spin
+    one_core: float = 1.3  # a thread that polls, and a little more
+    # Of one that tells of no progress, and so may be no training: a server reads what it is asked, and no more.
+    reading: float = 1e7
     stalled: float = 0.5  # share of the last minute in which all of it waited for storage
     slower: float = 1.4  # steps take so many times longer than usual: somebody holds up the others
+    fed: float = 0.5  # GPUs that are active for less of the time while steps take longer wait for something
+    steadily: Seconds = Seconds(100.0)  # and work, a little at each look, for as long as that was measured over
+    loading: float = 2.0  # processors that the loaders of each rank use then, where it is them
     apart: float = 0.2  # by so much busier than the others is a GPU whose rank holds them up
 
 
@@ -58,8 +72,18 @@ def judge(job: JobView, settings: Settings) -> Judgement:
     for look in (_gone, _stopped, _silent, _slow) if ranks else (_stopped_tasks, _spinning):
         found = look(job, ranks, settings)
         if found is not None:
-            return found
+            return _suspended(found) if job.suspended and found.verdict in HELD_UP else found
     return _starved(job, settings) or Judgement()
+
+
+def _suspended(found: Judgement) -> Judgement:
+    """The same, where its scheduler has stopped the job: then nobody else does, and nobody is to blame."""
+    return Judgement(
+        verdict="paused",
+        confidence=0.95,
+        speaks_for=found.speaks_for,
+        why="its scheduler has suspended it and lets it go on by itself or when told to (`scontrol resume`)",
+    )
 
 
 def _gone(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
@@ -71,6 +95,14 @@ def _gone(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgem
     first = [rank for rank in gone if not _gave_up(rank)]
     if not first:
         return None if any(_is_stopped(rank.task, settings) for rank in left) else _left(job, gone, left, settings)
+    # One that writes the last checkpoint or counts the last score is left alone by the others, and waits for none.
+    longest = max((rank.silent or 0.0 for rank in left), default=0.0)
+    declared = [rank for rank in left if rank.phase in DECLARED and (rank.silent or 0.0) < rank.limit]
+    busy = _at_work(job, left, settings) if longest < settings.patience else ()
+    if declared or busy:
+        doing = tuple(f"rank {rank.number} is in {rank.phase}" for rank in declared)
+        return Judgement(speaks_for=tuple(f"rank {rank.number} ended without done()" for rank in gone[:3]),
+                         against=(*doing, *busy))  # fmt: skip
     lost = max(first, key=lambda rank: rank.silent or 0.0)
     others = _count(len(left), "other rank")
     return Judgement(
@@ -81,6 +113,18 @@ def _gone(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgem
     )  # fmt: skip
 
 
+def _at_work(job: JobView, ranks: Sequence[RankView], settings: Settings) -> tuple[str, ...]:
+    """Which of these ranks do what no wait looks like. To use a processor is a wait as well while nothing is known of
+    the GPU."""
+    patterns = {gpu.gpu: gpu.pattern for gpu in job.gpus}
+    seen = [
+        rank for rank in ranks
+        if (patterns.get(rank.gpu, "unknown") if rank.gpu is not None else "unknown") != "unknown"
+        or (rank.task is not None and (rank.task.io_bytes_per_second or 0.0) > settings.bytes_per_second)
+    ]  # fmt: skip
+    return _working(job, seen, settings)
+
+
 def _gave_up(rank: RankView) -> bool:
     """Whether it ended after it had waited for longer than its limit, as a collective that times out ends those in it:
     then somebody else had stopped before."""
@@ -89,7 +133,7 @@ def _gave_up(rank: RankView) -> bool:
 
 def _left(job: JobView, gone: Sequence[RankView], left: Sequence[RankView], settings: Settings) -> Judgement:
     """Those that are gone gave up; whom they waited for is among those that are left."""
-    culprit, evidence = _culprit(job, left, left, settings)
+    culprit, evidence = culprit_of(job, left, left, settings.still)
     if len(left) == 1 and len(gone) == 1:
         culprit = None  # one that hung and was then killed looks the same as one that waited
     ended = f"{_count(len(gone), 'rank')} waited and gave up"
@@ -123,16 +167,31 @@ def _stopped_tasks(job: JobView, ranks: Sequence[RankView], settings: Settings) 
 
 
 def _is_stopped(task: TaskView | None, settings: Settings) -> bool:
-    return task is not None and task.state in ("T", "t") and not task.gone and task.state_seconds >= settings.stopped
+    if task is None or task.gone or task.state_seconds < settings.stopped:
+        return False
+    return task.state in ("T", "t") or (_is_frozen(task) and task.still >= settings.stopped)
+
+
+def _is_frozen(task: TaskView) -> bool:
+    return task.waits_in in FROZEN
+
+
+def _waits_to_be_asked(task: TaskView | None, settings: Settings) -> bool:
+    """Whether it sleeps until a person or a program wants something of it."""
+    return is_still(task, settings.still) and task is not None and task.waits_in in ASKED
 
 
 def _paused(task: TaskView, rank: int | None, gpu: str | None, silences: tuple[str, ...]) -> Judgement:
     who = f"rank {rank} (pid {task.pid})" if rank is not None else f"process {task.pid} ({task.name})"
-    how = "is held by a debugger" if task.state == "t" else "was stopped (SIGSTOP)"
+    how = f"was stopped (SIGSTOP); `kill -CONT {task.pid}` lets it go on"
+    if task.state == "t":
+        how = "is held by a debugger; it goes on when that lets it, or is ended"
+    if _is_frozen(task):
+        how = "is frozen with its control group; `docker unpause`, or a 0 in its cgroup.freeze, lets it go on"
+    state = task.waits_in if _is_frozen(task) else f"state {task.state}"
     return Judgement(
         verdict="paused", confidence=0.95, rank=rank, gpu=gpu,  # type: ignore[arg-type]  # a subject's name, or none
-        why=f"{who} {how}; `kill -CONT {task.pid}` lets it go on",
-        speaks_for=(f"state {task.state} for {task.state_seconds:.0f} s", *silences),
+        why=f"{who} {how}", speaks_for=(f"{state} for {task.state_seconds:.0f} s", *silences),
     )  # fmt: skip
 
 
@@ -157,8 +216,12 @@ def _silent(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judg
         return stalled
     quiet = [rank for rank in left if (rank.silent or 0.0) >= min(settings.still, 0.5 * rank.limit)]
     alive = _working(job, quiet, settings)
-    if alive and longest < settings.patience:
+    computing = {gpu.gpu for gpu in job.gpus if gpu.pattern == "working"}
+    excused = longest < settings.patience or all(rank.gpu in computing for rank in left)
+    if alive and excused and not _all_but_one_may_wait(job, left, settings):
         return Judgement(speaks_for=_silences(late), against=alive)
+    if len(left) == 1 and not untold(job, left) and not job.elsewhere and _waits_to_be_asked(left[0].task, settings):
+        return Judgement(speaks_for=_silences(late), against=(f"rank {left[0].number} sleeps until it is asked",))
     unstarted = [rank for rank in late if not rank.started]
     if unstarted and len(unstarted) == len(late):
         first = max(unstarted, key=lambda rank: rank.silent or 0.0)
@@ -166,7 +229,7 @@ def _silent(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judg
             verdict="slow_start", confidence=0.7, rank=first.number, gpu=first.gpu, speaks_for=_silences(late),
             against=alive, why=f"no first step in {first.silent:.0f} s; usual is less than {first.limit:.0f} s",
         )  # fmt: skip
-    culprit, evidence = _culprit(job, left, late, settings)
+    culprit, evidence = culprit_of(job, left, late, settings.still)
     if job.elsewhere and culprit is None and len(late) == len(left) and longest < settings.patience:
         return Judgement(
             verdict="waiting", confidence=0.7, speaks_for=_silences(late),
@@ -174,6 +237,23 @@ def _silent(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judg
             why="every rank here waits, most probably for one on another node; `gpuguard hang --merge` finds it",
         )  # fmt: skip
     return _hung(job, late, culprit, evidence, alive, settings)
+
+
+def _all_but_one_may_wait(job: JobView, left: Sequence[RankView], settings: Settings) -> bool:
+    """Whether one sits still and each of the others does no more than use a processor, which to wait in a collective
+    takes as well, while nothing is known of their GPUs."""
+    patterns = {gpu.gpu: gpu.pattern for gpu in job.gpus}
+
+    def may_wait(rank: RankView) -> bool:
+        task, pattern = rank.task, patterns.get(rank.gpu, "unknown") if rank.gpu is not None else "unknown"
+        return (
+            task is not None and pattern == "unknown" and not is_still(task, settings.still)
+            and (task.cpu or 0.0) <= settings.one_core and (task.children_cpu or 0.0) <= settings.cores
+            and (task.io_bytes_per_second or 0.0) <= settings.bytes_per_second
+        )  # fmt: skip
+
+    waits = [rank for rank in left if may_wait(rank)]
+    return len(waits) >= 2 and len(waits) == len(left) - 1 and sum(is_still(r.task, settings.still) for r in left) == 1
 
 
 def _evident(job: JobView, left: Sequence[RankView], settings: Settings) -> list[RankView]:
@@ -194,7 +274,7 @@ def _evident(job: JobView, left: Sequence[RankView], settings: Settings) -> list
     for rank in left:
         others = [other for other in left if other is not rank]
         if all(spins(other) for other in others) and (
-            _is_still(rank.task, settings) or _loops(rank.gpu, [other.gpu for other in others], job.gpus)
+            is_still(rank.task, settings.still) or loops_alone(rank.gpu, [other.gpu for other in others], job.gpus)
         ):
             return list(left)
     return []
@@ -205,15 +285,18 @@ def _hung(
     alive: tuple[str, ...], settings: Settings,
 ) -> Judgement:  # fmt: skip
     spinning = [gpu for gpu in job.gpus if gpu.pattern == "spinning"]
-    still = [rank for rank in late if _is_still(rank.task, settings)]
-    confidence = 0.65
+    still = [rank for rank in late if is_still(rank.task, settings.still)]
+    # A silence alone may be a long step, where nothing is learned of how long one takes and nothing else is seen.
+    seen = any(gpu.pattern != "unknown" for gpu in job.gpus) or any(rank.task is not None for rank in late)
+    learned, longest = any(rank.learned for rank in late), max(rank.silent or 0.0 for rank in late)
+    confidence = 0.65 if seen or learned or job.flight is not None or longest >= settings.patience else 0.5
     confidence += 0.1 if spinning else 0.0
     confidence += 0.1 if still else 0.0
     confidence += 0.1 if culprit is not None else 0.0
-    confidence += 0.05 if any(rank.learned for rank in late) else 0.0
+    confidence += 0.05 if learned else 0.0
     confidence -= 0.05 if alive else 0.0
     first = culprit or max(late, key=lambda rank: (rank.silent or 0.0) / max(rank.limit, 1.0))
-    what = f"rank {first.number}" if culprit is not None else "every rank" if len(late) > 1 else f"rank {first.number}"
+    what = f"rank {first.number}" if culprit is not None or len(late) == 1 else "every rank"
     why = (
         f"{what} shows no progress in {first.phase or STEP} for {first.silent or 0.0:.0f} s (limit {first.limit:.0f} s)"
     )
@@ -250,114 +333,6 @@ def _stalled(job: JobView, late: Sequence[RankView], settings: Settings) -> Judg
     )  # fmt: skip
 
 
-def _culprit(
-    job: JobView, left: Sequence[RankView], late: Sequence[RankView], settings: Settings
-) -> tuple[RankView | None, tuple[str, ...]]:
-    """Whom the others wait for, and why we think so; None where nobody stands out."""
-    if len(left) == 1:
-        return left[0], ()
-    if len(late) < len(left):
-        moving = [rank for rank in left if _moved(rank, min(settings.still, rank.limit))]
-        if len(moving) + len(late) == len(left) and len(late) == 1:
-            return late[0], (f"the other {_count(len(moving), 'rank')} went on",)
-    if job.flight is not None and len(job.flight.culprits) == 1:
-        told = next((rank for rank in left if rank.number == job.flight.culprits[0]), None)
-        if told is not None:
-            return told, (job.flight.why,)
-    patterns = {gpu.gpu: gpu.pattern for gpu in job.gpus}
-    ahead = max((rank.collective for rank in left if rank.collective is not None), default=None)
-
-    def behind_collective(rank: RankView) -> str | None:
-        if rank.collective is None or ahead is None or rank.collective >= ahead:
-            return None
-        return f"rank {rank.number} is at collective {rank.collective}, others at {ahead}"
-
-    def hangs(rank: RankView) -> str | None:
-        if rank.task is None or rank.task.state != "D" or rank.task.state_seconds < settings.still:
-            return None
-        return f"rank {rank.number} hangs in the kernel ({rank.task.waits_in or 'state D'})"
-
-    def idles(rank: RankView) -> str | None:
-        pattern = patterns.get(rank.gpu) if rank.gpu is not None else None
-        others = [patterns.get(other.gpu) for other in left if other is not rank and other.gpu is not None]
-        if pattern != "idle" or not others or any(other != "spinning" for other in others):
-            return None
-        return f"its GPU idles while those of {_count(len(others), 'other rank')} wait for it"
-
-    def sits_still(rank: RankView) -> str | None:
-        others = [other.task for other in left if other is not rank]
-        if not _is_still(rank.task, settings) or any(task is None or _is_still(task, settings) for task in others):
-            return None
-        return f"rank {rank.number} sits still: no processor time, no switch, no byte"
-
-    def loops(rank: RankView) -> str | None:
-        return _loops(rank.gpu, [other.gpu for other in left if other is not rank], job.gpus)
-
-    def behind(rank: RankView) -> str | None:
-        return f"rank {rank.number} is {_count(rank.behind, 'step')} behind" if rank.behind > 0 else None
-
-    def waits_apart(rank: RankView) -> str | None:
-        places = {other.task.waits_in for other in left if other is not rank and other.task is not None}
-        mine = rank.task.waits_in if rank.task is not None else ""
-        if len(left) < 3 or not all(_is_still(other.task, settings) for other in left):
-            return None
-        if len(places) != 1 or "" in places or mine == "" or mine in places:
-            return None
-        return f"rank {rank.number} waits in {mine}, all others in {places.pop()}"
-
-    tests: tuple[Callable[[RankView], str | None], ...] = (
-        behind_collective, hangs, idles, sits_still, loops, behind, waits_apart,
-    )  # fmt: skip
-    for test in tests:
-        suspects = [(rank, words) for rank in left if (words := test(rank)) is not None]
-        if len(suspects) == 1 or (test is behind and 0 < len(suspects) < len(left)):
-            suspect = max(suspects, key=lambda one: (one[0].behind, one[0].silent or 0.0))[0]
-            reasons = tuple(words for other in tests if (words := other(suspect)) is not None)
-            return suspect, reasons
-    return None, ()
-
-
-def _loops(gpu: str | None, others: Sequence[str | None], gpus: Sequence[GpuView]) -> str | None:
-    """That a kernel holds all SMs of this GPU while those of the others wait with a few."""
-    shown = {one.gpu: one.sm for one in gpus if one.pattern == "spinning"}
-    held = shown.get(gpu) if gpu is not None else None  # type: ignore[call-overload]
-    rest = [shown.get(other) for other in others if other is not None]  # type: ignore[call-overload]
-    if held is None or held < 0.9 or not rest or any(sm is None or sm > 0.6 for sm in rest):
-        return None
-    return f"a kernel holds {100 * held:.0f} % of its GPU and never ends, while the others wait in a collective"
-
-
-def _suspect(job: JobView, settings: Settings) -> tuple[TaskView | None, str]:
-    """The process that the others wait for, by what the kernel and the GPUs show; None where nobody stands out."""
-    patterns = {gpu.gpu: gpu.pattern for gpu in job.gpus}
-    ranked = [task for task in job.tasks if task.rank is not None] or list(job.tasks)
-
-    def idles(task: TaskView) -> bool:
-        others = [patterns.get(o.gpu) for o in ranked if o is not task and o.gpu is not None]
-        return (
-            task.gpu is not None
-            and patterns.get(task.gpu) == "idle"
-            and bool(others)
-            and all(p == "spinning" for p in others)
-        )
-
-    def loops(task: TaskView) -> bool:
-        return _loops(task.gpu, [o.gpu for o in ranked if o is not task], job.gpus) is not None
-
-    tests: tuple[tuple[Callable[[TaskView], bool], str], ...] = (
-        (lambda task: task.gone, "is gone"),
-        (lambda task: task.state == "D" and task.state_seconds >= settings.still, "hangs in the kernel"),
-        (lambda task: _is_still(task, settings), "sits still"),
-        (idles, "leaves its GPU idle"),
-        (loops, "has a kernel on its GPU that never ends"),
-    )
-    for test, words in tests:
-        found = [task for task in ranked if test(task)]
-        if len(found) == 1:
-            return found[0], f"process {found[0].pid} {words}"
-    return None, ""
-
-
 def _working(job: JobView, ranks: Sequence[RankView], settings: Settings) -> tuple[str, ...]:
     """Which of these ranks show real work, in words."""
     gpus = {gpu.gpu: gpu for gpu in job.gpus}
@@ -384,10 +359,6 @@ def _life(task: TaskView | None, gpu: GpuView | None, settings: Settings) -> str
     return ""
 
 
-def _is_still(task: TaskView | None, settings: Settings) -> bool:
-    return task is not None and not task.gone and task.still >= settings.still
-
-
 def _spinning(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgement | None:
     """Nobody tells of progress: GPUs that worked, and all of them spin."""
     known = [gpu for gpu in job.gpus if gpu.worked]
@@ -398,7 +369,10 @@ def _spinning(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Ju
     span = min(gpu.pattern_seconds for gpu in spinning)
     if span < settings.spinning:
         return None
-    suspect, reason = _suspect(job, settings)
+    suspect, reason = suspect_of(job, settings.still)
+    if suspect is not None and rest and _waits_to_be_asked(suspect, settings):
+        told = f"process {suspect.pid} sleeps until it is asked, and the others wait for it rightly"
+        return Judgement(speaks_for=_gpu_words(spinning), against=(told,))
     hang = next((task for task in job.tasks if task.state == "D" and task.state_seconds >= settings.still), None)
     if hang is not None:
         return Judgement(
@@ -445,10 +419,17 @@ def _slow(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgem
         return None
     slower = [rank.slower for rank in ranks if rank.slower is not None]
     far = max(ranks, key=lambda rank: rank.behind)
-    if far.behind >= max(10, 0.05 * (far.step or 0)) and far.behind > 2 * _median(r.behind for r in ranks) + 5:
+    # Ranks that drift apart do not wait for each other: several programs, or each its own share. Only one that has
+    # become slower itself, and the others have not, has something wrong with it.
+    slowed = (far.slower or 1.0) >= settings.slower and sum(
+        (rank.slower or 1.0) >= settings.slower for rank in ranks
+    ) == 1
+    apart = far.behind >= max(10, 0.05 * (far.step or 0)) and far.behind > 2 * _median(r.behind for r in ranks) + 5
+    if slowed and apart:
         return Judgement(
             verdict="straggler", confidence=0.75, rank=far.number, gpu=far.gpu,
-            why=f"rank {far.number} is {far.behind} steps behind the others",
+            why=f"rank {far.number} is {far.behind} steps behind the others, and its steps take "
+            f"{far.slower or 1.0:.1f} times as long as they did",
             speaks_for=(f"at step {far.step}",), against=(),
         )  # fmt: skip
     if not slower or _median(slower) < settings.slower:
@@ -470,13 +451,16 @@ def _slow(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgem
 
 
 def _starved(job: JobView, settings: Settings) -> Judgement | None:
-    """GPUs wait for data again and again."""
-    saws = [gpu for gpu in job.gpus if gpu.pattern == "sawtooth"]
-    if not saws or 2 * len(saws) < len(job.gpus) or any(rank.phase in DECLARED for rank in job.ranks):
+    """GPUs wait for data again and again: they work in bursts, or the gaps are too short to be seen, and then the steps
+    of all take longer than they did, no GPU is busy, and loaders are."""
+    if any(rank.phase in DECLARED for rank in job.ranks):
         return None
+    saws = [gpu for gpu in job.gpus if gpu.pattern == "sawtooth"]
     loaders = sum(task.children_cpu or 0.0 for task in job.tasks)
     bytes_read = sum(task.io_bytes_per_second or 0.0 for task in job.tasks)
-    if loaders < settings.cores and bytes_read < settings.bytes_per_second:
+    if not saws or 2 * len(saws) < len(job.gpus):
+        return _fed_slowly(job, loaders, settings)
+    if loaders < settings.cores and bytes_read < (settings.bytes_per_second if job.ranks else settings.reading):
         return None
     read = (
         f"loaders use {loaders:.1f} processors" if loaders >= settings.cores else f"reads {bytes_read / 1e6:.0f} MB/s"
@@ -485,6 +469,25 @@ def _starved(job: JobView, settings: Settings) -> Judgement | None:
         verdict="data_starved", confidence=0.7, speaks_for=(*_gpu_words(saws), read),
         why=f"{_count(len(saws), 'GPU')} {'work' if len(saws) > 1 else 'works'} in bursts and "
         f"{'wait' if len(saws) > 1 else 'waits'} for data in between; {read}",
+    )  # fmt: skip
+
+
+def _fed_slowly(job: JobView, loaders: float, settings: Settings) -> Judgement | None:
+    ranks = [rank for rank in job.ranks if not (rank.done or rank.gone)]
+    slower = [rank.slower for rank in ranks if rank.slower is not None]
+    lately = [gpu.activity for gpu in job.gpus if gpu.activity is not None]
+    if not slower or len(slower) < len(ranks) or not lately or len(lately) < len(job.gpus):
+        return None
+    # After a pause that nobody declared, all of this is so for a while; but then they have worked for less than that.
+    if any(gpu.pattern != "working" or gpu.pattern_seconds < settings.steadily for gpu in job.gpus):
+        return None
+    if min(slower) < settings.slower or max(lately) > settings.fed or loaders < settings.loading * len(ranks):
+        return None
+    words = f"loaders use {loaders:.1f} processors"
+    return Judgement(
+        verdict="data_starved", confidence=0.65, speaks_for=(f"GPUs are active {100 * max(lately):.0f} %", words),
+        why=f"steps take {_median(slower):.1f} times as long as usual, no GPU is active for more than "
+        f"{100 * max(lately):.0f} % of the time, and {words}",
     )  # fmt: skip
 
 

@@ -83,7 +83,8 @@ class RankView:
 class JobView:
     """One job on this node. `world` is how many ranks it has over all nodes, None where nobody told; `elsewhere` says
     that some of them are on other nodes; `seen` for how many seconds it has been seen. `flight` is what its flight
-    recorders say together, by dumps that were written since its ranks stopped."""
+    recorders say together, by dumps that were written since its ranks stopped; `suspended` that its scheduler stopped
+    it for a while."""
 
     job: JobId
     seen: float = 0.0
@@ -93,6 +94,7 @@ class JobView:
     gpus: tuple[GpuView, ...] = ()
     tasks: tuple[TaskView, ...] = ()
     flight: Comparison | None = None
+    suspended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -165,7 +165,11 @@ class Reporter:
                 value = float(loss)
                 # Infinity is no more of a loss than NaN is; both less themselves are not 0. No NaN is equal to another.
                 value = value if value - value == 0.0 else math.nan
-                if value != self._loss:
+                # One that is none again is flat as well: so what came once can be told from what stays so.
+                again = value == self._loss or (
+                    math.isnan(value) and math.isnan(self._loss) and self._flags & FLAG_LOSS
+                )
+                if not again:
                     self._loss_step = number
                 self._loss, self._flat = value, max(0, number - self._loss_step)
                 self._flags |= FLAG_LOSS

@@ -28,14 +28,15 @@ def test_older_than_ten_minutes_is_late() -> None:
 @pytest.mark.parametrize(("every", "grave_from"), [(300.0, 1800.0), (600.0, 1800.0), (3600.0, 10800.0)])
 def test_a_warning_is_measured_by_its_own_pace(every: float, grave_from: float) -> None:
     job = watched()
-    job.see(0.0, job_saved_seconds=1.0)
-    job.see(every, job_saved_seconds=1.0)
-    assert job.see(every + grave_from - 1, job_saved_seconds=grave_from)[LATE].severity == "info"
-    grave = job.see(every + grave_from, job_saved_seconds=grave_from + 1)[LATE]
+    for number in range(4):
+        job.see(number * every, job_saved_seconds=1.0)
+    last = 3 * every
+    assert job.see(last + grave_from - 1, job_saved_seconds=grave_from)[LATE].severity == "info"
+    grave = job.see(last + grave_from, job_saved_seconds=grave_from + 1)[LATE]
     assert (grave.severity, grave.advice) == ("degraded", "watch")
 
 
-def test_until_two_were_seen_an_hourly_job_is_believed() -> None:
+def test_until_some_were_seen_an_hourly_job_is_believed() -> None:
     job = watched()
     assert job.see(0.0, job_saved_seconds=10800.0)[LATE].severity == "info"
     assert job.see(1.0, job_saved_seconds=10801.0)[LATE].severity == "degraded"
@@ -92,3 +93,18 @@ def test_settings_that_cannot_be_are_refused() -> None:
     for wrong in ({"times": 0.5}, {"share": 0.0}):
         with pytest.raises(ValueError, match="times must be"):
             watched(**wrong)
+
+
+def test_the_first_checkpoints_of_a_job_are_no_pace_yet() -> None:
+    job = watched()
+    for at in (0.0, 60.0):
+        job.see(at, job_saved_seconds=0.0)
+    assert job.see(3660.0, job_saved_seconds=3600.0)[LATE].severity == "info", "it tried to save, and saves every hour"
+
+
+def test_of_checkpoints_that_come_seldomer_the_longest_time_counts() -> None:
+    job = watched()
+    for at in (0.0, 60.0, 180.0, 1200.0, 1260.0):
+        job.see(at, job_saved_seconds=0.0)
+    assert job.see(3900.0, job_saved_seconds=2640.0)[LATE].severity == "info", "only the best are saved"
+    assert job.see(4400.0, job_saved_seconds=3140.0)[LATE].severity == "degraded"

@@ -120,3 +120,20 @@ def test_how_it_ended_stays_known() -> None:
 def test_of_what_is_not_known_nothing_is_said() -> None:
     for values in ({}, {"job_alive": None}, {"job_alive": None, "job_exit_code": 1}, {"job_alive": 3}):
         assert Watched(job_completion, JOB).see(0.0, **values) == {}
+
+
+def test_ranks_that_saved_when_told_to_end_have_proven_that() -> None:
+    job = Watched(job_completion, JOB)
+    job.see(0.0, job_alive=1, job_ranks_telling=8)
+    job.see(5.0, job_alive=1, job_ranks_telling=8, job_ranks_obeyed=8)
+    found = job.see(10.0, job_alive=0, job_exit_code=0)
+    assert found["job_stopped"].stands
+    assert "saved" in found["job_stopped"].reason
+    assert job.standing(100.0, job_alive=0, job_exit_code=0) == ["job_stopped"]
+
+
+def test_where_only_some_obeyed_it_is_not_proven() -> None:
+    job = Watched(job_completion, JOB)
+    job.see(0.0, job_alive=1, job_ranks_telling=8, job_ranks_obeyed=7)
+    job.see(10.0, job_alive=0, job_exit_code=0)
+    assert job.standing(100.0, job_alive=0, job_exit_code=0) == ["job_unproven"]

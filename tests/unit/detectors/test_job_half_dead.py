@@ -32,3 +32,10 @@ def test_of_what_is_not_known_nothing_is_said() -> None:
     job = Watched(job_half_dead, JOB, hold=0.0)
     for values in ({}, {"job_ranks": None, "job_ranks_gone": 2}, {"job_ranks_gone": 2}, {"job_ranks": 8}):
         assert job.see(0.0, **values) == {}
+
+
+def test_where_the_others_get_on_nothing_is_said() -> None:
+    job = Watched(job_half_dead, JOB, hold=0.0)
+    assert job.standing(0.0, job_ranks=8, job_ranks_gone=2, job_verdict="") == []
+    assert job.standing(1.0, job_ranks=8, job_ranks_gone=2, job_verdict="hung") == ["job_half_dead"]
+    assert job.standing(2.0, job_ranks=8, job_ranks_gone=2, job_verdict="paused") == []

@@ -41,3 +41,9 @@ def test_of_what_is_not_known_nothing_is_said() -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="flat_steps"):
         Watched(job_loss, JOB, flat_steps=500, frozen_steps=400)
+
+
+def test_a_loss_of_exactly_nothing_is_no_warning() -> None:
+    found = Watched(job_loss, JOB).see(0.0, job_loss_flat_steps=5000, job_loss=0.0)["job_loss_flat"]
+    assert (found.stands, found.severity) == (True, "info")
+    assert "rewards" in found.reason

@@ -62,3 +62,15 @@ def test_of_what_is_not_known_nothing_is_said() -> None:
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="ratio"):
         watched(ratio=0.0)
+
+
+def test_what_is_stopped_is_not_idle() -> None:
+    job = Watched(job_low_activity, "job:slurm/8123", limit=0.0)
+    assert job.standing(0.0, job_gpus_held=8, job_gpu_activity_ratio=0.0, job_verdict="paused") == []
+    assert job.standing(1.0, job_gpus_held=8, job_gpu_activity_ratio=0.0, job_verdict="") == ["job_low_activity"]
+
+
+def test_before_the_first_step_another_remedy_is_named() -> None:
+    job = Watched(job_low_activity, "job:slurm/8123", limit=0.0)
+    found = job.see(0.0, job_gpus_held=8, job_gpu_activity_ratio=0.0, job_phase="start")["job_low_activity"]
+    assert "needs no GPU" in found.reason

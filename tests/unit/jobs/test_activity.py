@@ -219,3 +219,12 @@ def test_the_power_of_work_follows_slowly_and_no_spike_makes_it() -> None:
     spiked = after([TRAINING] * 12 + [TRAINING | {"power_watts": 1400.0}] + [TRAINING] * 12)
     assert spiked.power == pytest.approx(690, abs=5)
     assert view(after([WAITING | {"power_watts": 240.0}] * 5, spiked)).pattern == "spinning"
+
+
+def test_a_look_that_tells_nothing_is_not_one_at_which_it_did_nothing() -> None:
+    known = Activity()
+    for n in range(40):
+        at = Instant(boot=BootId("A"), mono=1000.0 + 5 * n, utc=1e9)
+        row = Row(subject=SubjectId("gpu:0000:01:00.0"), at=at, source="nvml", values={"utilization_ratio": None})
+        known = known.seen(row, at)
+    assert known.activity is None, "as while the GPU is cut into instances, or the driver hangs"

@@ -561,3 +561,47 @@ def test_a_job_that_hangs_hangs_still_after_the_agent_was_away(node: Node) -> No
         node.now += 6.0
     assert node.of_job()["job_verdict"] == "hung"
     assert node.of_job()["job_ranks"] == 2
+
+
+def test_a_rank_that_tells_alone_is_not_alone_where_its_job_has_the_other_gpus_here(node: Node) -> None:
+    node.on_gpus(100, 101)
+    node.tasks(100, 101, task_cpu_seconds_total=1.0, task_switches_total=5, task_children=0)
+    for step in range(30):
+        node.beat(step, ranks=(0,))
+    for waited in range(2, 42, 2):
+        node.beat(29, ranks=(0,), progress_seconds=float(waited))
+        node.tasks(100, 101, task_cpu_seconds_total=1.0, task_switches_total=5, task_children=0)
+        node.on_gpus(100, 101)
+    assert node.of_job()["job_verdict"] == "hung", "and does not wait for another node"
+
+
+def test_the_world_is_that_of_the_living(node: Node) -> None:
+    for step in range(3):
+        node.beat(step, world=3, ranks=(0, 1, 2))
+    node.beat(3, world=3, ranks=(2,), gone=1)
+    node.beat(4, world=2)
+    assert node.of_job()["job_world"] == 2
+
+
+def test_a_zombie_is_gone(node: Node) -> None:
+    for step in range(30):
+        node.beat(step, via="file")
+    for waited in range(2, 32, 2):
+        node.tasks(101, task_state="Z")
+        node.beat(29, via="file", progress_seconds=float(2 * waited), after=0.0)
+    assert "gone" in str(node.of_job()["job_why"])
+
+
+def test_a_loss_that_is_none_is_not_one_that_stands_still(node: Node) -> None:
+    node.beat(300, ranks=(0,), loss_flat_steps=250, loss=0.0)
+    node.beat(300, ranks=(1,), loss_flat_steps=100, loss_nan=1)
+    assert (node.of_job()["job_loss_flat_steps"], node.of_job()["job_loss"]) == (250, 0.0)
+
+
+def test_what_its_scheduler_suspended_is_paused(node: Node) -> None:
+    for step in range(30):
+        node.beat(step)
+    node.slurm(job_state="SUSPENDED")
+    for waited in range(2, 42, 2):
+        node.beat(29, progress_seconds=float(waited))
+    assert node.of_job()["job_verdict"] == "paused"

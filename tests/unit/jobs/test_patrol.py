@@ -201,3 +201,12 @@ def test_every_column_is_declared_and_can_be() -> None:
         for name, value in told.items():
             assert known[name].of == "gpu"
             assert plausible(known[name], value)
+
+
+@pytest.mark.parametrize("name", ["all_reduce_perf", "nvvs"])
+def test_a_test_that_slurms_own_prolog_runs_is_no_stranger(name: str) -> None:
+    unit = JobId("systemd/slurmd.service")
+    tests = Holder(pid=9, started=1.0, job=unit, name=name, uid=0, bytes=GIB)
+    assert columns(tests)["gpu_unowned_processes"] == 0
+    mine = Holder(pid=9, started=1.0, job=unit, name=name, uid=1000, bytes=GIB)
+    assert columns(mine)["gpu_unowned_processes"] == 1

@@ -27,7 +27,7 @@ def test_a_rank_that_was_told_to_end_and_saved_did_not_end_without_a_word() -> N
         1: {"rank_via": "library", "rank_gone": 1, "rank_preempt": 2},
         2: {"rank_via": "library", "rank_gone": 0, "rank_preempt": 3},
     })  # fmt: skip
-    assert (told["job_ranks_telling"], told["job_ranks_done"]) == (3, 1), "one was killed before it saved, one goes on"
+    assert (told["job_ranks_telling"], told["job_ranks_done"], told["job_ranks_obeyed"]) == (3, 0, 2)
 
 
 def test_a_log_cannot_say_that_it_is_done() -> None:
@@ -67,3 +67,26 @@ def test_every_column_is_declared_and_can_be() -> None:
         assert known[name].of == "job"
         assert plausible(known[name], value)
     assert len(str(roll_call(many)["job_gone_ranks"])) < 200
+
+
+def test_who_ended_before_the_last_start_is_no_rank_of_it() -> None:
+    before: Values = {"rank_via": "library", "rank_gone": 1, "rank_restart": 0}
+    now: Values = {"rank_via": "library", "rank_gone": 0, "rank_restart": 1}
+    told = roll_call({0: now, 1: now, 2: before})
+    assert (told["job_ranks"], told["job_ranks_gone"], told["job_ranks_telling"]) == (2, 0, 2)
+    ended = now | {"rank_gone": 1, "rank_done": 1}
+    assert roll_call({0: ended, 1: ended, 2: before})["job_ranks_telling"] == 2
+
+
+def test_who_saved_when_told_to_end_obeyed() -> None:
+    ranks: dict[int, Values] = {n: {"rank_via": "library", "rank_preempt": 3, "rank_gone": 1} for n in range(2)}
+    assert roll_call(ranks)["job_ranks_obeyed"] == 2
+    assert roll_call(ranks | {2: {"rank_via": "library", "rank_done": 1}})["job_ranks_obeyed"] == 3
+    assert roll_call({0: {"rank_via": "library", "rank_done": 1}})["job_ranks_obeyed"] == 0
+
+
+def test_a_loss_that_was_none_once_is_a_step_that_was_skipped() -> None:
+    once: Values = {"rank_via": "library", "rank_loss_nan": 1, "rank_loss_flat_steps": 0}
+    assert roll_call({0: once})["job_loss_nan"] == 0
+    assert roll_call({0: once | {"rank_loss_flat_steps": 100}})["job_loss_nan"] == 1
+    assert roll_call({0: once | {"rank_via": "datagram"}})["job_loss_nan"] == 1, "nobody counts there"

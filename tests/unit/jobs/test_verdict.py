@@ -478,7 +478,7 @@ def test_a_stopped_process_without_a_word_of_progress() -> None:
 
 
 def test_a_rank_that_falls_behind() -> None:
-    ranks = with_one([rank(n, step=1000) for n in range(4)], 3, step=900, behind=100)
+    ranks = with_one([rank(n, step=1000) for n in range(4)], 3, step=900, behind=100, slower=1.6)
     found = judged(job(ranks, "wwww"))
     assert (found.verdict, found.rank) == ("straggler", 3)
 
@@ -532,3 +532,111 @@ def test_every_verdict_has_words() -> None:
         assert found.why
         assert found.speaks_for
         assert 0.0 < found.confidence < 1.0
+
+
+def test_who_saves_when_the_others_have_left_is_not_waited_for() -> None:
+    left = with_one([replace(one, gone=True, task=None) for one in silent(200.0)], 0, gone=False)
+    declared = with_one(left, 0, task=still(0), phase="checkpoint", limit=1800.0)
+    assert judged(job(declared, "iiii")).verdict is None
+    writes = with_one(left, 0, task=task(0, io_bytes_per_second=3e8), limit=600.0)
+    assert judged(job(writes, "iiii")).verdict is None
+    assert judged(job(with_one(left, 0, task=still(0), limit=600.0), "iiii")).verdict == "hung"
+    polls = with_one(left, 0, task=spins(0), limit=600.0, gpu=None)
+    assert judged(job(polls)).verdict == "hung", "to use a processor is to wait, as far as is known"
+
+
+def test_gpus_that_compute_excuse_the_longest_silence() -> None:
+    assert judged(job(silent(9000.0), "wwww")).verdict is None
+    assert judged(job(silent(9000.0), "wwsw")).verdict == "hung"
+
+
+def test_a_silence_alone_of_steps_that_nobody_knows_is_no_finding() -> None:
+    blind = [replace(one, gpu=None, task=None) for one in silent(700.0, limit=600.0, learned=False)]
+    assert judged(job(blind)).confidence < 0.6
+    assert judged(job([replace(one, learned=True) for one in blind])).confidence >= 0.6
+    assert judged(job([replace(one, silent=3700.0) for one in blind])).confidence >= 0.6
+
+
+@pytest.mark.parametrize("place", ["ep_poll", "do_epoll_wait", "n_tty_read", "inet_csk_accept"])
+def test_a_program_that_sleeps_until_it_is_asked_is_not_hung(place: str) -> None:
+    asked = [rank(0, silent=9000.0, task=still(0, waits_in=place))]
+    assert judged(job(asked, "i")).verdict is None
+    assert judged(job([replace(asked[0], task=still(0, waits_in="futex_wait_queue"))], "i")).verdict == "hung"
+    several = with_one(silent(), 1, task=still(1, waits_in=place))
+    assert judged(job(several, "siss")).verdict == "hung", "others wait for it"
+
+
+def test_a_server_whose_first_process_waits_for_a_question_keeps_the_others_waiting_rightly() -> None:
+    tasks = tuple(replace(spins(n), rank=n, gpu=gpu(n)) for n in range(4))
+    gpus = tuple(view(n, "idle" if n == 0 else "spinning", pattern_seconds=900.0) for n in range(4))
+    asked = replace(tasks[0], state="S", cpu=0.0, still=900.0, waits_in="inet_csk_accept")
+    one = JobView(job=JobId("slurm/7"), world=4, gpus=gpus, tasks=(asked, *tasks[1:]))
+    assert judged(one).verdict is None
+    assert judged(replace(one, tasks=(replace(asked, waits_in="futex_wait_queue"), *tasks[1:]))).verdict == "hung"
+
+
+def test_of_a_job_of_which_one_rank_tells_another_may_be_the_culprit() -> None:
+    silent_ones = tuple(replace(spins(n), rank=n, gpu=gpu(n)) for n in range(4))
+    one = replace(job(silent(count=1), "ssss", world=4), tasks=silent_ones)
+    assert (judged(one).verdict, judged(one).rank) == ("hung", None), "all look the same"
+    locked = replace(silent_ones[2], state="S", cpu=0.0, still=60.0)
+    found = judged(replace(one, tasks=(*silent_ones[:2], locked, silent_ones[3])))
+    assert (found.verdict, found.rank, found.gpu) == ("hung", 2, gpu(2))
+    itself = replace(silent_ones[0], state="S", cpu=0.0, still=60.0)
+    found = judged(replace(one, ranks=(replace(one.ranks[0], task=itself),), tasks=(itself, *silent_ones[1:])))
+    assert (found.verdict, found.rank) == ("hung", 0)
+
+
+def test_ranks_that_drift_apart_wait_for_nobody() -> None:
+    drifting = [rank(n, step=900 - 200 * n, behind=200 * n, slower=1.0) for n in range(4)]
+    assert judged(job(drifting, "wwww")).verdict is None
+    slowed = with_one([rank(n, slower=1.0) for n in range(4)], 3, step=400, behind=100, slower=2.0)
+    assert (judged(job(slowed, "wwww")).verdict, judged(job(slowed, "wwww")).rank) == ("straggler", 3)
+
+
+@pytest.mark.parametrize(("place", "state"), [("do_freezer_trap", "S"), ("__refrigerator", "D")])
+def test_a_frozen_group_is_paused_and_neither_hung_nor_stalled(place: str, state: str) -> None:
+    frozen = [replace(one, task=still(one.number, waits_in=place, state=state, state_seconds=60.0)) for one in silent()]
+    assert judged(job(frozen, "iiii")).verdict == "paused"
+    assert "cgroup.freeze" in judged(job(frozen, "iiii")).why
+    assert judged(replace(job(frozen, "iiii"), ranks=())).verdict == "paused"
+
+
+def test_what_its_scheduler_has_suspended_is_not_for_others_to_let_go_on() -> None:
+    stopped = with_one(silent(), 1, task=task(1, state="T", state_seconds=15.0))
+    found = judged(job(stopped, "siss", suspended=True))
+    assert (found.verdict, found.rank) == ("paused", None)
+    assert "scontrol resume" in found.why
+    assert "kill" not in found.why
+    assert judged(job(silent(), "ssss", suspended=True)).verdict == "paused"
+    assert judged(job([rank(n) for n in range(4)], "wwww", suspended=True)).verdict is None, "it has gone on since"
+
+
+def test_one_that_sits_still_while_the_others_poll_is_found_without_a_look_at_gpus() -> None:
+    assert judged(job(with_one(silent(), 2, task=still(2)), "????")).verdict == "hung"
+    assert judged(job(with_one(silent(), 2, task=task(2, cpu=1.0, children_cpu=3.0)), "????")).verdict is None
+    counts = [replace(one, task=still(one.number)) for one in silent()]
+    assert judged(job(with_one(counts, 0, task=spins(0)), "????")).verdict is None, "it counts a score for the others"
+
+
+def test_who_tells_of_no_progress_may_be_a_server_that_reads_what_it_is_asked() -> None:
+    asks = task(0, io_bytes_per_second=1e6)
+    one = JobView(job=JobId("kubernetes/7"), gpus=(view(0, "sawtooth"),), tasks=(asks,))
+    assert judged(one).verdict is None
+    assert judged(replace(one, tasks=(replace(asks, io_bytes_per_second=5e7),))).verdict == "data_starved"
+
+
+def test_gaps_too_short_to_be_seen_show_in_steps_gpus_and_loaders_together() -> None:
+    loads = [rank(n, slower=2.0, task=task(n, cpu=0.1, children_cpu=6.0)) for n in range(2)]
+    idle = tuple(view(n, "working", activity=0.3, pattern_seconds=120.0) for n in range(2))
+    starved = replace(job(loads), gpus=idle)
+    assert judged(starved).verdict == "data_starved"
+    for other in (
+        replace(starved, gpus=tuple(replace(one, activity=0.9) for one in idle)),
+        replace(starved, gpus=(idle[0], replace(idle[1], activity=None))),
+        replace(starved, gpus=(idle[0], replace(idle[1], pattern_seconds=20.0))),
+        replace(starved, ranks=(loads[0], replace(loads[1], slower=1.0))),
+        replace(starved, ranks=(loads[0], replace(loads[1], phase="evaluation"))),
+        replace(starved, tasks=(task(0, children_cpu=0.9), task(1, children_cpu=0.9))),
+    ):
+        assert judged(other).verdict is None

@@ -429,7 +429,9 @@ def test_a_loss_that_is_told_again_and_again_and_does_not_move(reporter: Reporte
     assert shared.page().flat == 0
     for step in (303, 403):
         reporter.step(step, float("nan"))
-    assert shared.page().flat == 0, "no number is no number that stands still"
+    assert shared.page().flat == 100, "it is none again: not one step that was skipped"
+    reporter.step(404, 2.4)
+    assert shared.page().flat == 0
 
 
 def test_a_program_that_closes_what_it_did_not_open_is_still_heard(
@@ -464,3 +466,8 @@ def test_a_descriptor_that_is_closed_already_harms_nobody(reporter: Reporter, li
     os.close(reporter._mail._socket.fileno())
     reporter.close()
     reporter.step(2)
+
+
+def test_the_first_loss_is_none_before_it_is_none_again(reporter: Reporter, listener: Listener) -> None:
+    reporter.step(500, float("nan"))
+    assert listener.expect().page().flat == 0
