@@ -81,7 +81,8 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, Pat
 
 
 def until_hung(agent: Agent, stopped: float) -> None:
-    while row(snapshot(agent), "deadlock").get("job_verdict") != "hung":
+    """It is told that it hangs, and for long enough to be sure of."""
+    while "job_hung" not in codes(snapshot(agent), "deadlock"):
         assert time.monotonic() < stopped + WITHIN, row(snapshot(agent), "deadlock")
         time.sleep(0.5)
 
