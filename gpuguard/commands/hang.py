@@ -189,6 +189,8 @@ def _job(job: "MergedJob") -> Iterator[str]:
             yield from _notes("against", job.against, SIGNALS)
     else:
         yield from paragraph(_unknown(job), hanging=2)
+    unread = [f"dump of rank {s.number}: {s.rank.dump_problem}" for s in job.ranks if s.rank.dump_problem]
+    yield from _notes("not read", unread, SIGNALS)
     if job.missing and not job.verdict:  # else it is among what speaks against the verdict
         many = "rank" if job.missing.isdecimal() else "ranks"
         yield from row("missing", _short(f"nobody told of {many} {job.missing}"))

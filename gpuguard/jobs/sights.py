@@ -26,7 +26,8 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `behind` are steps behind the farthest rank; `state` is the kernel's letter of its process; `still` for how long
     that did nothing at all; `gpu` where it is, `called` that GPU's number; `activity` how busy that is, and `pattern`
-    what it does, by `words`; `flight` what its collectives did, when its dump was taken `flight_age` ago.
+    what it does, by `words`; `flight` what its collectives did, when its dump was taken `flight_age` ago;
+    `dump_problem` why its newest dump could not be read.
 
     Units   silent, limit, still, flight_age: seconds; activity: of 1
     """
@@ -51,6 +52,7 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waits_in: str = ""
     flight: FlightSummary | None = None
     flight_age: float | None = None
+    dump_problem: str = ""
 
     @property
     def share(self) -> float | None:
@@ -171,6 +173,7 @@ def _rank(row: Row, number: int, known: Mapping[SubjectId, Row], called: Mapping
         activity=active if active is not None else card.number("utilization_ratio"), pattern=_text(card, "gpu_pattern"),
         words=_text(card, "gpu_pattern_words"), waits_in=_text(row, "flight_waits_in"),
         flight=_flight(row), flight_age=row.number("flight_age_seconds"),
+        dump_problem=_text(row, "flight_problem"),
     )  # fmt: skip
 
 

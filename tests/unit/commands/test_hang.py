@@ -332,3 +332,9 @@ def test_one_rank_is_no_ranks(shows: Shows, capsys: pytest.CaptureFixture[str]) 
     shows(with_ranks(rank(0), job_world=None))
     ask()
     assert "1 ranks" not in capsys.readouterr().out
+
+
+def test_a_dump_that_could_not_be_read_is_told(shows: Shows, capsys: pytest.CaptureFixture[str]) -> None:
+    shows(with_ranks(rank(0, flight_problem="it takes more memory than is allowed"), rank(1)))
+    assert ask() == 0
+    assert "not read    dump of rank 0: it takes more memory than is allowed" in capsys.readouterr().out
