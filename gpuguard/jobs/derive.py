@@ -121,7 +121,8 @@ class Jobs:
         if memory.concluded is not None and memory.concluded.boot != at.boot:
             memory = self.start()
         age = None if memory.concluded is None else seconds_between(memory.concluded, at)
-        if age is not None and 0 <= age < self._settings.every and columns.isdisjoint(SELDOM):
+        soon = age is not None and 0 <= age < self._settings.every and columns.isdisjoint(SELDOM)
+        if soon and not self._is_new(memory, brought):
             return self._followed(memory, rows, at, brought, columns), {}
         everything = rows(*KINDS)
         seen = Seen(everything)
@@ -134,6 +135,13 @@ class Jobs:
         sees_all = at.boot if seen.sees_all() else memory.sees_all
         memory = msgspec.structs.replace(memory, gpus=gpus, jobs=jobs, concluded=at, sees_all=sees_all)
         return self._held(memory, self._conclude(memory, seen, at), at)
+
+    def _is_new(self, memory: Memory, brought: Mapping[SubjectId, Values]) -> bool:
+        """Whether ranks tell of a job that nobody knew: of its first steps limits are learned already."""
+        if len(memory.jobs) >= self._settings.most:
+            return False
+        beating = {name for name, values in brought.items() if values.get("rank_gone") == 0}
+        return any(name.partition(":")[2].rpartition("/")[0] not in memory.jobs for name in beating)
 
     def _followed(
         self, memory: Memory, rows: RowsOf, at: Instant, brought: Mapping[SubjectId, Values], columns: Set[str]

@@ -1,5 +1,6 @@
 """Real processes, as the kernel tells of them: running, stopped, hanging, dead, gone."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -56,17 +57,20 @@ class Watched:
 
 @pytest.fixture
 def started() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts processes, which are over when the test is."""
+    """Starts processes, which are over when the test is, with those that they started."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(*command: str, **variables: str) -> "subprocess.Popen[bytes]":
-        process = subprocess.Popen(command, env={**os.environ, **variables}, stdin=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, env={**os.environ, **variables}, stdin=subprocess.PIPE, start_new_session=True
+        )
         running.append(process)
         return process
 
     yield start
     for process in running:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
@@ -138,6 +142,7 @@ def test_one_that_no_signal_ends(started: Start, tmp_path: Path) -> None:
     subprocess.run(["cc", "-w", "-o", str(tmp_path / "hangs"), str(tmp_path / "hangs.c")], check=True, timeout=60)
     process = started(str(tmp_path / "hangs"))
     watched = Watched(process.pid)
+    watched.tasks = Tasks(Settings(children=Seconds(0.0)), Path("/"))  # whose children are counted at every look
     row = watched.until(process.pid, lambda row: row["task_name"] == "hangs" and row["task_state"] == "D")
     assert row["task_children"] == 1
     child = next(

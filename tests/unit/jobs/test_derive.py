@@ -136,6 +136,16 @@ def test_between_two_views_ranks_are_followed_all_the_same() -> None:
     assert 30.0 <= float(str(node.of_job()["job_progress_limit_seconds"])) < 40.0, "of 50 gaps, of which one took 6 s"
 
 
+def test_a_new_job_is_known_with_its_first_word() -> None:
+    """A limit needs twenty steps: of a job that stops after three seconds some would be missed until the next view."""
+    node = Node(every=30.0)
+    node.sweep({card(0): {"utilization_ratio": 0.0}})
+    node.beat(1, after=0.5)
+    node.beat(40, after=0.8)
+    node.beat(40, after=31.0, progress_seconds=31.0)
+    assert node.of_job()["job_progress_limit_seconds"] == 30.0
+
+
 def test_what_one_source_told_before_is_no_news_when_another_tells(node: Node) -> None:
     """A page of another job's is looked at every second; what a log showed five seconds ago has not moved since."""
     eight = JobId("slurm/8")
