@@ -54,6 +54,9 @@ class Settings:
     # A verdict is unsure until it was the same for so long: processes of ranks are looked at every five seconds,
     # ranks every one, and when a job gets on again some tell it before others.
     hold: Seconds = Seconds(8.0)
+    # Silent for long, and it worked all the while: then a lull is no end. It is unsure for this share of the silence.
+    lull: float = 0.1
+    longest_lull: Seconds = Seconds(300.0)  # and for no longer than this
     linger: Seconds = Seconds(300.0)  # for so long it is told that it is over
     unheard: Seconds = Seconds(60.0)  # a rank of which nobody tells, and whose process nobody sees, is forgotten
     most: int = 256  # jobs that are remembered; of more those without a keeper go first, then the newest
@@ -63,11 +66,14 @@ class Settings:
     def __post_init__(self) -> None:
         if min(self.every, self.unseen, self.linger, self.unheard) <= 0 or self.most < 1:
             raise ValueError("every, unseen, linger, unheard and most must be above 0")
+        if min(self.hold, self.lull, self.longest_lull) < 0:
+            raise ValueError("hold, lull and longest_lull must not be negative")
 
 
 class JobMemory(msgspec.Struct, frozen=True, kw_only=True):
     """One job: when it was seen first and last, after which start, of how many ranks, what its phases take, and its
-    ranks by number. `ended` is when it was found to be over."""
+    ranks by number. `ended` is when it was found to be over; `verdict` what was concluded last, and since when;
+    `excused` when something last spoke against a hang of one that is silent."""
 
     seen: Instant
     last: Instant
@@ -79,6 +85,7 @@ class JobMemory(msgspec.Struct, frozen=True, kw_only=True):
     ended: Instant | None = None
     verdict: str = ""
     verdict_since: Instant | None = None
+    excused: Instant | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,11 +280,21 @@ class Jobs:
             if not isinstance(verdict, str) or not isinstance(confidence, float):
                 continue
             since = held.verdict_since if verdict == held.verdict and held.verdict_since is not None else at
-            if since is at:
-                jobs[name] = msgspec.structs.replace(held, verdict=verdict, verdict_since=at)
-            if verdict and (seconds_between(since, at) or 0.0) < self._settings.hold:
+            excused = at if not verdict and row.get("job_signals_against") else held.excused
+            if since is at or excused is not held.excused:
+                jobs[name] = msgspec.structs.replace(held, verdict=verdict, verdict_since=since, excused=excused)
+            if verdict and (seconds_between(since, at) or 0.0) < self._unsure_for(held, row, at):
                 row["job_confidence"] = min(confidence, UNSURE)
         return msgspec.structs.replace(memory, jobs=jobs), found
+
+    def _unsure_for(self, held: JobMemory, row: Values, at: Instant) -> float:
+        """For how long a new verdict is unsure, in seconds: for longer on a job that worked for most of its silence, as
+        what it does without a word may have lulls."""
+        silence = row.get("job_progress_seconds")
+        ago = None if held.excused is None else seconds_between(held.excused, at)
+        if not isinstance(silence, int | float) or ago is None or ago >= silence:
+            return self._settings.hold
+        return max(self._settings.hold, min(self._settings.longest_lull, self._settings.lull * silence))
 
     # --- concluding --------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ class Node:
         self.memory = self.jobs.start()
         self.readings: Readings = {}
         self.now = 1000.0
+        self.spent = 0.0  # seconds on processors, for tests that count them
         self.boot = "A"
         self.told: Mapping[SubjectId, Values] = {}
 

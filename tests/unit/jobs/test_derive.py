@@ -38,6 +38,28 @@ def test_a_verdict_is_sure_once_it_was_the_same_for_a_while(node: Node) -> None:
     assert sure == [False] * 4 + [True] * 4
 
 
+def test_a_lull_in_what_works_for_long_without_a_word_is_no_hang_yet(node: Node) -> None:
+    """As a save that nobody told of, and that waits for its server for half a minute."""
+    for step in range(30):
+        node.beat(step)
+    silent = 0.0
+
+    def wait(seconds: float, cpu: float) -> list[object]:
+        nonlocal silent
+        told: list[object] = []
+        for _ in range(int(seconds / 10)):
+            silent += 10.0
+            node.spent += 10.0 * cpu
+            node.beat(29, after=8.0, progress_seconds=silent - 2.0)
+            node.tasks(100, 101, task_cpu_seconds_total=node.spent, task_switches_total=5, task_children=0)
+            told.append(node.of_job()["job_confidence"] if node.of_job()["job_verdict"] else 0.0)
+        return told
+
+    assert set(wait(900.0, cpu=0.9)) == {0.0}, "it works"
+    assert max(map(float, map(str, wait(80.0, cpu=0.0)))) <= 0.5, "for a while it does not"
+    assert float(str(wait(120.0, cpu=0.0)[-1])) > 0.6, "and then it does not for good"
+
+
 def test_a_rank_that_tells_no_pid_is_the_process_with_its_number(node: Node) -> None:
     node.beat(1, pid=None)
     node.tasks(100, 107, task_rank="1", task_gone=1)
