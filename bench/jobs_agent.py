@@ -27,7 +27,7 @@ from tests.support.machines import machine
 
 PROCESSES, RANKS, BEATS = 8, 64, 10.0
 WARM_UP = 10.0
-ASKED = {"jobs_percent": 0.5}
+ASKED = {"with_percent": 0.5}
 CONFIG = """\
 [sources.heartbeats]
 socket = "{socket}"

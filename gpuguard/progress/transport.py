@@ -11,6 +11,7 @@ import mmap
 import os
 import socket
 import struct
+import threading
 
 from .wire import PAGE_SIZE
 
@@ -76,6 +77,7 @@ class Mail:
         self._path = path
         self._socket: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
+        self._opening = threading.RLock()  # also of a signal handler in the midst of it
 
     def send(self, data: bytes, fd: int | None) -> bool:
         """Whether it was taken. It is not where nobody listens, the queue is full, or the path is none.
@@ -86,15 +88,22 @@ class Mail:
             return False
         rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", fd))]
         try:
-            if self._socket is None:
-                self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-                self._identity = _identity(self._socket.fileno())
-            self._socket.sendmsg([data], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, self._path)
+            bound = self._socket or self._open()
+            bound.sendmsg([data], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, self._path)
         except OSError:
             if self._socket is not None and _identity(self._socket.fileno()) != self._identity:
                 self.close()  # the program closed it: another is opened with the next message
             return False
         return True
+
+    def _open(self) -> socket.socket:
+        """The socket, opened once: two threads that open one each would lose one."""
+        with self._opening:
+            if self._socket is None:
+                opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+                self._identity = _identity(opened.fileno())
+                self._socket = opened
+            return self._socket
 
     def close(self) -> None:
         """The socket is closed; sending opens another."""

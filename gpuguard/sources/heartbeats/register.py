@@ -104,17 +104,31 @@ class Rank:
         self.fresh = True
         believe(live.at, live.since, live.saved_at, now=now, started=self.sender.started)
         if live.at >= self.live.at:
-            self.live, self._fixed = live, {}
+            self.live = live
 
     def row(self, now: float) -> Values:
-        """All that is known of it, as of now."""
-        live = self.live
+        """All that is known of it, as of now. Made anew each time is only what changes from step to step."""
+        live, loss = self.live, self.live.loss
         values = dict(self._fixed or self._fix())
+        values["rank_done"] = int(live.done)
         values["rank_progress_seconds"] = max(0.0, now - live.at)
         if live.since is not None:
             values["rank_phase_seconds"] = max(0.0, now - live.since)
         if live.saved_at is not None:
             values["rank_saved_seconds"] = max(0.0, now - live.saved_at)
+        if live.phase is not None:
+            values["rank_phase"] = shown(live.phase)
+        if loss is not None:
+            nan = not float("-inf") < loss < float("inf")
+            values["rank_loss_nan"] = int(nan)
+            if not nan:
+                values["rank_loss"] = loss
+        for column, value in (
+            ("rank_step", live.step), ("rank_saved_step", live.saved), ("rank_preempt", live.preempt),
+            ("rank_loss_flat_steps", live.flat),
+        ):  # fmt: skip
+            if value is not None:
+                values[column] = value
         return values
 
     def end(self, now: float) -> None:
@@ -129,26 +143,19 @@ class Rank:
 
     def _fix(self) -> Values:
         """The columns that stay as they are until something new is told."""
-        live, message = self.live, self._message
-        loss = live.loss
-        nan = loss is not None and not float("-inf") < loss < float("inf")
-        told: dict[str, Value] = {
-            "rank_step": live.step, "rank_phase": live.phase and shown(live.phase), "rank_saved_step": live.saved,
-            "rank_loss": None if nan else loss, "rank_loss_nan": None if loss is None else int(nan),
-            "rank_preempt": live.preempt, "rank_loss_flat_steps": live.flat,
-        }  # fmt: skip
+        message = self._message
+        told: dict[str, Value] = {}
         via = DATAGRAM if self.page is None else LIBRARY
         if message is not None:
             via = LIBRARY if message.via == LIBRARY else via
-            told |= {
+            told = {
                 "rank_world": message.world, "rank_restart": message.restart, "rank_host": message.host,
                 "rank_save_blocked_seconds": message.blocked, "rank_save_holds": message.holds,
                 "rank_devices": message.devices, "rank_flight": message.flight,
             }  # fmt: skip
         self._fixed = {
             "rank_job": self.job, "rank_number": self.number, "rank_pid": self.sender.pid,
-            "rank_uid": self.sender.uid, "rank_via": via, "rank_done": int(live.done),
-            "rank_gone": int(self.gone_since is not None),
+            "rank_uid": self.sender.uid, "rank_via": via, "rank_gone": int(self.gone_since is not None),
             **{k: shown(v) if isinstance(v, str) else v for k, v in told.items() if v is not None},
         }  # fmt: skip
         return self._fixed
