@@ -132,10 +132,12 @@ def by_page(pause: float) -> Rank:
         while True:
             n, now = n + 1, time.monotonic()
             os.pwrite(descriptor, state(n, at=now, step=now_us(), since=now, loss=2.5), 0)
-            if now - announced >= ANNOUNCED and voice.say(
-                message(number, n=n, job="llama", world=RANKS, at=now, step=now_us(), via="library"), descriptor
-            ):
-                announced = now
+            said = message(number, n=n, job="llama", world=RANKS, at=now, step=now_us(), via="library")
+            try:
+                if now - announced >= ANNOUNCED and voice.say(said, descriptor):
+                    announced = now
+            except ConnectionRefusedError:  # somebody was shut out, and the socket is another one
+                voice.socket.connect(str(path))
             due = wait(due + pause)
 
     return run
