@@ -176,6 +176,7 @@ class _Desk:
                     self._accept_returning()
 
     def _hear_of(self, event: ActionOutcome) -> None:
+        """What came of an action is known to whoever it was owed for: the drain, or an errand."""
         verb, token = event.key.split(":")[:2]
         subject = errands.whose(self.errands, event.key)
         self.errands = errands.answered(self.errands, event)
