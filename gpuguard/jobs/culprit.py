@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from gpuguard.jobs.views import GpuView, JobView, RankView, TaskView
 from gpuguard.jobs.wording import counted
+from gpuguard.model.ids import SubjectId
 
 
 def is_still(task: TaskView | None, still: float) -> bool:
@@ -114,11 +115,11 @@ def _of_few(
     return replace(rank, number=suspect.rank, pid=suspect.pid, gpu=suspect.gpu, task=suspect), (reason,)
 
 
-def loops_alone(gpu: str | None, others: Sequence[str | None], gpus: Sequence[GpuView]) -> str | None:
+def loops_alone(gpu: SubjectId | None, others: Sequence[SubjectId | None], gpus: Sequence[GpuView]) -> str | None:
     """That a kernel holds all SMs of this GPU while those of the others wait with a few."""
     shown = {one.gpu: one.sm for one in gpus if one.pattern == "spinning"}
-    held = shown.get(gpu) if gpu is not None else None  # type: ignore[call-overload]
-    rest = [shown.get(other) for other in others if other is not None]  # type: ignore[call-overload]
+    held = shown.get(gpu) if gpu is not None else None
+    rest = [shown.get(other) for other in others if other is not None]
     if held is None or held < 0.9 or not rest or any(sm is None or sm > 0.6 for sm in rest):
         return None
     return f"a kernel holds {100 * held:.0f} % of its GPU and never ends, while the others wait in a collective"

@@ -206,9 +206,6 @@ class Jobs:
 
     def _told(self, held: JobMemory, of_job: Mapping[int, Row], at: Instant) -> JobMemory:
         """The job with what its ranks tell of their progress; one that starts anew has no past."""
-        of_job = {number: row for number, row in of_job.items() if "rank_progress_seconds" in row.values}
-        if not of_job:
-            return held
         # Who ended before the others were started anew may have been one of more: it says nothing of how many are now.
         living = [row for row in of_job.values() if row.number("rank_gone") != 1]
         start = max((count for row in living if (count := row.bits("rank_restart")) is not None), default=held.restart)
@@ -276,14 +273,14 @@ class Jobs:
         jobs = dict(memory.jobs)
         for name, held in memory.jobs.items():
             row = found.get(job(JobId(name)), {})
-            verdict, confidence = row.get("job_verdict"), row.get("job_confidence")
-            if not isinstance(verdict, str) or not isinstance(confidence, float):
+            word, confidence = row.get("job_verdict"), row.get("job_confidence")
+            if not isinstance(word, str) or not isinstance(confidence, float):
                 continue
-            since = held.verdict_since if verdict == held.verdict and held.verdict_since is not None else at
-            excused = at if not verdict and row.get("job_signals_against") else held.excused
+            since = held.verdict_since if word == held.verdict and held.verdict_since is not None else at
+            excused = at if not word and row.get("job_signals_against") else held.excused
             if since is at or excused is not held.excused:
-                jobs[name] = msgspec.structs.replace(held, verdict=verdict, verdict_since=since, excused=excused)
-            if verdict and (seconds_between(since, at) or 0.0) < self._unsure_for(held, row, at):
+                jobs[name] = msgspec.structs.replace(held, verdict=word, verdict_since=since, excused=excused)
+            if word and (seconds_between(since, at) or 0.0) < self._unsure_for(held, row, at):
                 row["job_confidence"] = min(confidence, UNSURE)
         return msgspec.structs.replace(memory, jobs=jobs), found
 

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 
 from gpuguard.jobs.culprit import culprit_of, is_still, loops_alone, suspect_of, untold
 from gpuguard.jobs.views import GpuView, JobView, Judgement, RankView, TaskView
+from gpuguard.jobs.wording import counted
+from gpuguard.model.ids import SubjectId
 from gpuguard.model.units import Seconds
 
 STEP, START = "step", "start"
@@ -104,7 +106,7 @@ def _gone(job: JobView, ranks: Sequence[RankView], settings: Settings) -> Judgem
         return Judgement(speaks_for=tuple(f"rank {rank.number} ended without done()" for rank in gone[:3]),
                          against=(*doing, *busy))  # fmt: skip
     lost = max(first, key=lambda rank: rank.silent or 0.0)
-    others = _count(len(left), "other rank")
+    others = counted(len(left), "other rank")
     return Judgement(
         verdict="hung", confidence=0.9, rank=lost.number, gpu=lost.gpu,
         why=f"the process of rank {lost.number} is gone, and {others} {'wait' if len(left) > 1 else 'waits'} for it",
@@ -136,7 +138,7 @@ def _left(job: JobView, gone: Sequence[RankView], left: Sequence[RankView], sett
     culprit, evidence = culprit_of(job, left, left, settings.still)
     if len(left) == 1 and len(gone) == 1:
         culprit = None  # one that hung and was then killed looks the same as one that waited
-    ended = f"{_count(len(gone), 'rank')} waited and gave up"
+    ended = f"{counted(len(gone), 'rank')} waited and gave up"
     who = f"rank {left[0].number} is" if len(left) == 1 else f"{len(left)} are"
     why = f"{ended}, and {who} left without progress in {left[0].phase or STEP} for {left[0].silent or 0.0:.0f} s"
     if evidence:
@@ -181,7 +183,7 @@ def _waits_to_be_asked(task: TaskView | None, settings: Settings) -> bool:
     return is_still(task, settings.still) and task is not None and task.waits_in in ASKED
 
 
-def _paused(task: TaskView, rank: int | None, gpu: str | None, silences: tuple[str, ...]) -> Judgement:
+def _paused(task: TaskView, rank: int | None, gpu: SubjectId | None, silences: tuple[str, ...]) -> Judgement:
     who = f"rank {rank} (pid {task.pid})" if rank is not None else f"process {task.pid} ({task.name})"
     how = f"was stopped (SIGSTOP); `kill -CONT {task.pid}` lets it go on"
     if task.state == "t":
@@ -190,7 +192,7 @@ def _paused(task: TaskView, rank: int | None, gpu: str | None, silences: tuple[s
         how = "is frozen with its control group; `docker unpause`, or a 0 in its cgroup.freeze, lets it go on"
     state = task.waits_in if _is_frozen(task) else f"state {task.state}"
     return Judgement(
-        verdict="paused", confidence=0.95, rank=rank, gpu=gpu,  # type: ignore[arg-type]  # a subject's name, or none
+        verdict="paused", confidence=0.95, rank=rank, gpu=gpu,
         why=f"{who} {how}", speaks_for=(f"{state} for {task.state_seconds:.0f} s", *silences),
     )  # fmt: skip
 
@@ -467,7 +469,7 @@ def _starved(job: JobView, settings: Settings) -> Judgement | None:
     )
     return Judgement(
         verdict="data_starved", confidence=0.7, speaks_for=(*_gpu_words(saws), read),
-        why=f"{_count(len(saws), 'GPU')} {'work' if len(saws) > 1 else 'works'} in bursts and "
+        why=f"{counted(len(saws), 'GPU')} {'work' if len(saws) > 1 else 'works'} in bursts and "
         f"{'wait' if len(saws) > 1 else 'waits'} for data in between; {read}",
     )  # fmt: skip
 
@@ -505,10 +507,6 @@ def _gpu_words(gpus: Sequence[GpuView]) -> tuple[str, ...]:
     shown = [f"{gpu.gpu} {gpu.pattern} for {gpu.pattern_seconds:.0f} s{f' ({gpu.words})' if gpu.words else ''}"
              for gpu in gpus[:3]]  # fmt: skip
     return (*shown, f"and {len(gpus) - 3} more") if len(gpus) > 3 else tuple(shown)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _median(values: Iterable[float]) -> float:
