@@ -170,8 +170,9 @@ def _notes(label: str, told: Sequence[str], most: int = NOTES) -> Iterator[str]:
 
 
 def _job(job: "MergedJob") -> Iterator[str]:
+    from gpuguard.jobs.wording import counted
     from gpuguard.runtime.tenants import sentence
-    from gpuguard.runtime.words import counted, paragraph, row
+    from gpuguard.runtime.words import paragraph, row
 
     whose = " of ".join(_short(part) for part in (job.name, job.user) if part)
     count = f"{job.seen} of {counted(job.world, 'rank')}" if job.world is not None else counted(job.seen, "rank")
@@ -199,10 +200,10 @@ def _job(job: "MergedJob") -> Iterator[str]:
 
 
 def _gpus(called: Sequence[str]) -> str:
-    from gpuguard.runtime.words import numbers
+    from gpuguard.model.numbers import spans
 
     if all(name.isdecimal() and len(name) < 6 for name in called):
-        return numbers(map(int, called))
+        return spans(map(int, called))
     return _short(", ".join(called[:MOST]))
 
 
@@ -222,7 +223,8 @@ def _culprit(job: "MergedJob") -> str:
 
 
 def _well(job: "MergedJob") -> str:
-    from gpuguard.runtime.words import counted, span
+    from gpuguard.jobs.wording import counted
+    from gpuguard.runtime.words import span
 
     if job.ranks and all(seen.rank.done or seen.rank.gone for seen in job.ranks):
         mute = sum(not seen.rank.done for seen in job.ranks)

@@ -87,7 +87,8 @@ def _unowned(gpu: "Gpu") -> bool:
 
 
 def _page(snapshot: "Snapshot", found: "Tenants", jobs: "tuple[Job, ...]", args: Namespace) -> str:
-    from gpuguard.runtime.words import counted, date, page
+    from gpuguard.jobs.wording import counted
+    from gpuguard.runtime.words import date, page
 
     lines = [date(snapshot.at.utc)]
     if found.jobs or any(gpu.jobs is not None for gpu in found.gpus):
@@ -105,8 +106,9 @@ def _page(snapshot: "Snapshot", found: "Tenants", jobs: "tuple[Job, ...]", args:
 
 
 def _row(found: "Tenants", job: "Job") -> Iterator[str]:
+    from gpuguard.model.numbers import spans
     from gpuguard.runtime.tenants import number, phase, silence, steps, text
-    from gpuguard.runtime.words import cell, numbers, padded
+    from gpuguard.runtime.words import cell, padded
 
     values = job.values
     label = job.id
@@ -114,7 +116,7 @@ def _row(found: "Tenants", job: "Job") -> Iterator[str]:
         yield cell(label, 80)
         label = ""
     held = [gpu for name in job.gpus if (gpu := found.gpu(name)) is not None]
-    gpus = numbers(gpu.index for gpu in held if gpu.index is not None) or (f"{len(held)} ?" if held else "-")
+    gpus = spans(gpu.index for gpu in held if gpu.index is not None) or (f"{len(held)} ?" if held else "-")
     world, ranks = number(values, "job_world"), number(values, "job_ranks")
     here = len(job.ranks) if ranks is None else int(ranks)
     of = f"{here}/{world:.0f}" if world is not None else str(here)
@@ -142,14 +144,15 @@ def _gib(value: float | None) -> str:
 def _told(found: "Tenants", job: "Job") -> Iterator[str]:
     """What stands against a job, and what it has and does not use, in a sentence each."""
     from gpuguard.jobs.wording import with_numbers
+    from gpuguard.model.numbers import spans
     from gpuguard.runtime.tenants import sentence, text
-    from gpuguard.runtime.words import numbers, paragraph, tidy
+    from gpuguard.runtime.words import paragraph, tidy
 
     if job.verdict:
         told = sentence(job.verdict, job.confidence, with_numbers(text(job.values, "job_why"), found.called))
         yield from paragraph(tidy(told), indent=2, hanging=2)
     given = text(job.values, "job_gpus_given")
-    held = numbers(gpu.index for name in job.gpus if (gpu := found.gpu(name)) is not None and gpu.index is not None)
+    held = spans(gpu.index for name in job.gpus if (gpu := found.gpu(name)) is not None and gpu.index is not None)
     if given and given != held:
         yield from paragraph(f"GPU {tidy(given)} were given to it, {held or 'none'} it holds", indent=2, hanging=2)
     for finding in job.findings:
@@ -185,12 +188,12 @@ def _beside(found: "Tenants") -> list[str]:
 
 
 def _named(gpus: "list[Gpu]") -> str:
-    from gpuguard.runtime.words import numbers
+    from gpuguard.model.numbers import spans
 
     return ",".join(
         part
         for part in (
-            numbers(gpu.index for gpu in gpus if gpu.index is not None),
+            spans(gpu.index for gpu in gpus if gpu.index is not None),
             *(gpu.called for gpu in gpus if gpu.index is None),
         )
         if part

@@ -20,7 +20,8 @@ from typing import Literal
 
 import msgspec
 
-from gpuguard.model.flight import FlightSummary, GroupFlight, Waiting, numbers_in, spans
+from gpuguard.model.flight import FlightSummary, GroupFlight, Waiting
+from gpuguard.model.numbers import numbers_in, spans
 
 Kind = Literal["missing", "crossed", "mismatch", "behind", "network", "quiet"]
 # Calls of which every rank has the same sizes; of others (gather, scatter, all_to_all) they may differ.

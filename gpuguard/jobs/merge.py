@@ -22,8 +22,9 @@ import msgspec
 
 from gpuguard.jobs.flight import Comparison, compare
 from gpuguard.jobs.sights import JobSight, NodeSight, RankSight
-from gpuguard.model.flight import FlightSummary, spans
+from gpuguard.model.flight import FlightSummary
 from gpuguard.model.jobs import Verdict, keeper_of
+from gpuguard.model.numbers import spans
 
 STALE = 600.0  # seconds; a node that was not asked in ten minutes tells nothing of a hang of one
 SKEW = 5.0  # seconds that clocks of nodes may differ; with NTP it is milliseconds, without it this is a day's drift

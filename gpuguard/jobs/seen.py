@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuguard.jobs import patrol
-from gpuguard.model.flight import numbers_in
 from gpuguard.model.ids import NODE, JobId, PciAddress, SubjectId, gpu, kind_of
+from gpuguard.model.numbers import numbers_in
 from gpuguard.model.readings import Row
 
 HIGHEST = 1024  # number of a GPU that is believed

@@ -22,7 +22,7 @@ def lasting(seconds: float) -> str:
 
 def counted(number: float, one: str, many: str = "") -> str:
     """So many of them: 1 GPU, 8 GPUs."""
-    return f"{number:g} {one if number == 1 else many or one + 's'}"
+    return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
 def size(bytes_: float) -> str:

@@ -4,14 +4,12 @@ Numbers count the collectives of one group from 1 and mean the same on every ran
 are not at the same place.
 """
 
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
+from gpuguard.model.numbers import numbers_in
 from gpuguard.model.units import Int64
-
-RANKS_LIMIT = 2**17  # of one group; the largest jobs known have a tenth of it
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,33 +75,6 @@ def waits_in(summary: FlightSummary) -> str:
     return f"{waiting.call} number {waiting.number} of group {group.about or group.name or 'default'}"
 
 
-def spans(numbers: Iterable[int]) -> str:
-    """The numbers in their order, runs as first-last: 0-7,16."""
-    runs: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def numbers_in(text: str) -> tuple[int, ...]:
-    """The numbers that `spans` wrote; none where it is no such text, or names more than any job has."""
-    found: list[int] = []
-    for run in text.split(",") if text else ():
-        first, dash, last = run.partition("-")
-        last = last if dash else first
-        if not (_whole(first) and _whole(last)) or int(last) - int(first) + len(found) >= RANKS_LIMIT:
-            return ()
-        found.extend(range(int(first), int(last) + 1))
-    return tuple(found)
-
-
 def count(text: str) -> int:
     """How many numbers those are."""
     return len(numbers_in(text))
-
-
-def _whole(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 9

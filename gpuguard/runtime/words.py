@@ -93,22 +93,6 @@ def brief(seconds: float) -> str:
     return f"{max(seconds, 0.0):.0f}s"
 
 
-def counted(count: int, noun: str) -> str:
-    """How many of something there are."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def numbers(found: Iterable[int]) -> str:
-    """Numbers as people write them: 0-3,6."""
-    runs: list[list[int]] = []
-    for number in sorted(set(found)):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(f"{first}" if first == last else f"{first}-{last}" for first, last in runs)
-
-
 def span(seconds: float) -> str:
     """A length of time in its largest unit."""
     for size, unit in _UNITS:

@@ -33,17 +33,6 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def spelled(values: Iterable[int]) -> str:
-    """These numbers as the kernel lists them: "0-3,8"."""
-    parts: list[list[int]] = []
-    for value in sorted(set(values)):
-        if parts and value == parts[-1][1] + 1:
-            parts[-1][1] = value
-        else:
-            parts.append([value, value])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
-
-
 def mask(values: Iterable[int], highest: int) -> str:
     """These numbers as the kernel's mask: words of 32 bits in hex, the most significant first, comma between.
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
+from gpuguard.model.numbers import spans
 from gpuguard.model.topology import (
     ANY_SWITCH,
     LEVELS,
@@ -26,7 +27,6 @@ from gpuguard.model.topology import (
     Topology,
 )
 from gpuguard.topology.captions import clean, gigabytes, pcie_state, pcie_words, short
-from gpuguard.topology.cpus import spelled
 from gpuguard.topology.names import joined
 from gpuguard.topology.state import silent
 
@@ -471,7 +471,7 @@ def state_words(links: Links) -> str:
         return f"NV{links.up}" + ("" if links.others is None else f", where the others have NV{links.others}")
     if not links.total:
         return "whether it has NVLinks is not known"
-    numbers = spelled(links.down).replace(",", ", ")
+    numbers = spans(links.down).replace(",", ", ")
     down = f", down: link{'s' if len(links.down) > 1 else ''} {numbers}" if numbers else ""
     unknown = f", not known: {links.unknown}" if links.unknown else ""
     return f"{links.up} of {links.total} NVLinks up{down}{unknown}"

@@ -21,7 +21,8 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from gpuguard.errors import NotUnderstood
-from gpuguard.model.flight import FlightSummary, GroupFlight, Waiting, spans
+from gpuguard.model.flight import FlightSummary, GroupFlight, Waiting
+from gpuguard.model.numbers import spans
 from gpuguard.sources.flight_recorder.pickled import read_pickle
 
 GROUPS = 64  # told of one rank, those first that wait: a rank of a job with every kind of parallelism is in a dozen

@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpuguard.errors import Absent, NotUnderstood
+from gpuguard.model.numbers import spans
 from gpuguard.model.topology import Device, Gpu, Topology
 from gpuguard.topology import spelling
-from gpuguard.topology.cpus import Numbering, numbering, numbers, spelled
+from gpuguard.topology.cpus import Numbering, numbering, numbers
 from gpuguard.topology.formats import Wish
 
 
@@ -173,7 +174,7 @@ def _near(gpu: Device, told: Numbering) -> frozenset[int]:
 def _cores(gpu: Device, told: Numbering | None) -> list[str]:
     """Cores=, but where it would name none or all: gres.conf(5) wants it left out when any core will do."""
     near = frozenset() if told is None else _near(gpu, told)
-    return [f"Cores={spelled(near)}"] if told is not None and near and near != frozenset().union(*told.nodes) else []
+    return [f"Cores={spans(near)}"] if told is not None and near and near != frozenset().union(*told.nodes) else []
 
 
 def _whole(cores: frozenset[int], parts: Sequence[frozenset[int]]) -> bool:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguard.jobs.flight import compare
-from gpuguard.model.flight import FlightSummary, count, held_up, numbers_in, spans, waits_in, whole_group
+from gpuguard.model.flight import FlightSummary, count, held_up, waits_in, whole_group
+from gpuguard.model.numbers import numbers_in, spans
 from tests.support.flights import BEGAN, both, flight
 
 Group = dict[str, Any]  # what tests hand on to `flight`

@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuguard.model.numbers import spans
 from gpuguard.runtime.words import (
     WIDTH,
     brief,
     cell,
     date,
     listed,
-    numbers,
     padded,
     page,
     paragraph,
@@ -70,4 +70,4 @@ def test_a_table_has_times_in_three_figures(seconds: float, text: str) -> None:
 
 
 def test_numbers_that_follow_each_other_are_a_range() -> None:
-    assert (numbers([]), numbers([3]), numbers([7, 0, 1, 2, 4, 1])) == ("", "3", "0-2,4,7")
+    assert (spans([]), spans([3]), spans([7, 0, 1, 2, 4, 1])) == ("", "3", "0-2,4,7")

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuguard.errors import Absent, NotUnderstood
+from gpuguard.model.numbers import spans
 from gpuguard.model.topology import NumaNode, Processors, Topology
-from gpuguard.topology.cpus import MOST_PROCESSORS, mask, numbering, numbers, spelled
+from gpuguard.topology.cpus import MOST_PROCESSORS, mask, numbering, numbers
 from tests.support.layouts import interleaved, nps4, snc2_interleaved
 from tests.support.wirings import graph
 
@@ -22,13 +23,13 @@ def machine(nodes: tuple[NumaNode, ...], siblings: str | None) -> Topology:
 def test_a_list_is_read_as_the_kernel_prints_it() -> None:
     assert numbers("0-3,8,10-11\n") == (0, 1, 2, 3, 8, 10, 11)
     assert numbers("") == ()
-    assert spelled((11, 8, 0, 1, 10, 2, 3)) == "0-3,8,10-11"
-    assert spelled(()) == ""
+    assert spans((11, 8, 0, 1, 10, 2, 3)) == "0-3,8,10-11"
+    assert spans(()) == ""
 
 
 @given(some)
 def test_what_is_spelled_is_read_back(found: frozenset[int]) -> None:
-    assert frozenset(numbers(spelled(found))) == found
+    assert frozenset(numbers(spans(found))) == found
 
 
 @pytest.mark.parametrize(
@@ -76,10 +77,10 @@ def test_cores_are_numbered_by_socket_part_and_lowest_thread(
         wanted.update(dict.fromkeys(named, number))
         nodes.setdefault(core[:2], []).extend(named)
     numa = tuple(
-        NumaNode(number=n, cpus=spelled(nodes[key]), socket=key[0])
+        NumaNode(number=n, cpus=spans(nodes[key]), socket=key[0])
         for n, key in enumerate(sorted(nodes, key=lambda key: min(nodes[key])))
     )
-    siblings = spelled(cpu for cpu in wanted if wanted[cpu] == 0)
+    siblings = spans(cpu for cpu in wanted if wanted[cpu] == 0)
     told = numbering(machine(numa, siblings))
     assert told.core == wanted
     assert told.threads == threads
