@@ -1,0 +1,117 @@
+"""What a site may tune of the scheduler. Defaults are complete."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from gpuguard.scheduler.request import Level, Tier
+
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue with its limits; None is no limit. `weight`: hours by which its jobs count as submitted earlier."""
+
+    limit: int | None = None
+    gpus: int | None = None
+    weight: float = 0.0
+    extension: int = 0
+
+
+class TierRule(msgspec.Struct, frozen=True, kw_only=True):
+    """How a tier is treated.
+
+    Shape   session: seconds after which a session is ended, however long it asked. run: the longest walltime that goes
+            straight into free memory of a shared card. shares: may hold a part of a GPU. order: lower goes first
+    """
+
+    walltime_required: bool = False
+    session: int | None = None
+    run: int | None = None
+    shares: bool = True
+    gpus: bool = True
+    pool: str = "training"
+    order: int = 0
+
+
+class Pool(msgspec.Struct, frozen=True, kw_only=True):
+    """A logical part of the cluster.
+
+    Shape   placement: pack fills nodes, spread evens them. watts: budget of the nodes that are in use, None: none.
+            wait: seconds a job waits for its rack before it takes nodes further apart. spans: whether a job may span
+            pods
+    """
+
+    placement: Literal["pack", "spread"] = "pack"
+    watts: float | None = None
+    wait: int = 0
+    spans: bool = True
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """Weights of the order, in hours of age: a job's virtual time is its submit time with these added and taken away.
+
+    Shape   size: earlier by so much for each doubling of the GPUs. length: later for each doubling of the walltime over
+            10 minutes. most: no job is moved further than this, which bounds how often one is overtaken. share: how
+            much later the user who had most is. patience: seconds after which a job goes first, whatever its key
+    """
+
+    size: float = 24.0
+    length: float = 12.0
+    most: float = 168.0
+    share: float = 24.0
+    qos: Mapping[str, float] = {}
+    patience: int = 14 * DAY
+    half_life: int = 7 * DAY
+    refresh: int = 5 * MINUTE
+
+
+class Preemption(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool = True
+    grace: int = 2 * MINUTE
+    least_run: int = 30 * MINUTE
+    cooldown: int = 2 * HOUR
+    gpus_per_hour: int = 256
+    hold: int = 10 * MINUTE
+
+
+class Care(msgspec.Struct, frozen=True, kw_only=True):
+    """How nodes that fail are treated. `flaps` returns within `flap_window` make a node go to maintenance."""
+
+    heartbeat: int = 60
+    dead: int = 10 * MINUTE
+    flaps: int = 3
+    flap_window: int = DAY
+    requeue_delay: int = 0
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of `cycle` that is no event. `policy` names who decides order and placement in the simulator."""
+
+    queues: Mapping[str, Queue] = {
+        "trial": Queue(limit=2 * HOUR, weight=2.0),
+        "training": Queue(limit=7 * DAY, extension=7 * DAY),
+        "urgent": Queue(limit=DAY, weight=24.0),
+    }
+    tiers: Mapping[Tier, TierRule] = {
+        "interactive": TierRule(session=HOUR, run=5 * MINUTE, pool="interactive"),
+        "training": TierRule(walltime_required=True, shares=False, order=1),
+        "batch": TierRule(order=2),
+        "background": TierRule(gpus=False, order=3),
+    }
+    pools: Mapping[str, Pool] = {"training": Pool(), "interactive": Pool(placement="spread")}
+    order: Order = Order()
+    preemption: Preemption = Preemption()
+    care: Care = Care()
+    shares: Mapping[str, float] = {}
+    gpu_weights: Mapping[str, float] = {"A10": 1.0, "A100": 4.0}
+    high_share: float = 0.2
+    cores_per_gpu: float = 2.0
+    reservations: int = 20
+    depth: int = 0
+    backfill: bool = True
+    key: Literal["fifo", "weighted"] = "weighted"
+    topology: bool = True
+    queued_share: float = 0.3
+    levels: Mapping[Level, int] = {"high": 0, "normal": 1, "low": 2}
