@@ -1,0 +1,240 @@
+"""Reservations: places planned for the first of those who wait, which nobody who starts before them may touch.
+
+A reservation is of GPUs, not of nodes. A node with reservations is known by four things: when the first of them starts,
+how much all of them take at most at one time, when the last of them ends, and what will be free beside them when the
+first starts (its shadow). Somebody who starts now may use the node if he is gone before the first starts, or fits into
+the shadow for as long as he likes. All of it errs to the careful side: what runs is taken to end at its walltime, what
+is reserved to be reserved at once, so a planned start can only come true earlier.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuguard.scheduler.cluster import NEVER, RESOURCES, Ask, Cluster, Flags, Ints
+from gpuguard.scheduler.queue import Chunk
+
+
+class Booking(NamedTuple):
+    """A planned start: when, until when, and on which nodes what."""
+
+    start: int
+    end: int
+    nodes: tuple[tuple[int, Ask], ...]
+
+
+class _Times(NamedTuple):
+    """For each node when it could give so much: from the releases alone, beside what is reserved, after that."""
+
+    bare: Ints
+    beside: Ints
+    after: Ints
+
+
+class Bookings:
+    """The reservations of one pass, on top of the releases of the cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        size = len(cluster.nodes)
+        self.start: Ints = np.full(size, NEVER, dtype=np.int64)
+        self.end: Ints = np.zeros(size, dtype=np.int64)
+        self.taken: Ints = np.zeros((1 + len(RESOURCES), size), dtype=np.int64)
+        self.shadow: Ints = np.full((1 + len(RESOURCES), size), NEVER, dtype=np.int64)
+        self.booked: Flags = np.zeros(size, dtype=np.bool_)
+        self._nodes: list[int] = []
+        self._array: Ints = np.zeros(0, dtype=np.int64)
+        self._bare: dict[Ask, Ints] = {}
+
+    def clear(self) -> None:
+        """Nothing is reserved."""
+        nodes = self._nodes
+        self.start[nodes] = NEVER
+        self.end[nodes] = 0
+        self.taken[:, nodes] = 0
+        self.shadow[:, nodes] = NEVER
+        self.booked[nodes] = False
+        self._nodes = []
+        self._array = np.zeros(0, dtype=np.int64)
+        self._bare.clear()
+
+    @property
+    def any(self) -> bool:
+        return bool(self._nodes)
+
+    def allow(self, flags: Flags, ask: Ask, until: int) -> Flags:
+        """Those of the nodes where somebody who stays until then moves no reservation."""
+        if not self._nodes:
+            return flags
+        beside = self.shadow[0] >= _whole(ask)
+        for row, amount in enumerate(ask.amounts, 1):
+            if amount and self._cluster.constrains[row - 1]:
+                beside &= self.shadow[row] >= amount
+        allowed: Flags = flags & ((self.start >= until) | beside)
+        return allowed
+
+    def book(self, booking: Booking) -> None:
+        """The booking stands."""
+        for node, ask in booking.nodes:
+            wants = (_whole(ask), *ask.amounts)
+            if not self.booked[node]:
+                self.booked[node] = True
+                self._nodes.append(node)
+                self.start[node], self.end[node] = booking.start, booking.end
+                self.taken[:, node] = wants
+            else:
+                if booking.start >= self.end[node]:
+                    self.taken[:, node] = np.maximum(self.taken[:, node], wants)
+                else:
+                    self.taken[:, node] += wants
+                self.start[node] = min(int(self.start[node]), booking.start)
+                self.end[node] = max(int(self.end[node]), booking.end)
+            self._cast(node)
+        self._array = np.array(self._nodes, dtype=np.int64)
+
+    def changed(self, node: int) -> None:
+        """Somebody started on the node: its shadow is another, and so are its releases."""
+        self._bare.clear()
+        if self.booked[node]:
+            self._cast(node)
+
+    def _cast(self, node: int) -> None:
+        frees = self._cluster.free_at(node, int(self.start[node]))
+        for row, value in enumerate(frees):
+            if row == 0 or self._cluster.constrains[row - 1]:
+                self.shadow[row, node] = value - int(self.taken[row, node])
+
+    # -- when could somebody start ------------------------------------------------------------------------------------
+
+    def earliest(self, chunks: Sequence[Chunk], length: int, least: int, groups: Ints | None = None) -> Booking | None:
+        """The first start from `least` on at which all chunks fit, within one of the groups where there are any.
+
+        Shape   groups: the nodes of each group in a row, filled up with -1
+        """
+        main, rest = chunks[0], chunks[1] if len(chunks) > 1 else None
+        times = self._times(main.ask)
+        other = None if rest is None else self._times(rest.ask)
+        for careful in (False, True):
+            first = self._first(times, main.ask, length, careful)
+            second = None if other is None or rest is None else self._first(other, rest.ask, length, careful)
+            start, members = _meet(first, main.nodes, second, least, groups)
+            if start >= NEVER:
+                return None
+            valid = self._valid(times, start, length)
+            also = None if other is None else self._valid(other, start, length)
+            chosen = self._choose(chunks, valid, also, start, members)
+            if chosen is not None:
+                return Booking(start, start + length, chosen)
+        return None
+
+    def _times(self, ask: Ask) -> _Times:
+        cluster = self._cluster
+        bare = self._bare.get(ask)
+        if bare is None:
+            bare = self._bare[ask] = self._ready(ask)
+        beside = bare
+        after = bare
+        if self._nodes:
+            nodes = self._array
+            amounts = [amount + self.taken[row, nodes] if amount else 0 for row, amount in enumerate(ask.amounts, 1)]
+            late = cluster.ready(nodes, _whole(ask) + self.taken[0, nodes], amounts)
+            beside = bare.copy()
+            beside[nodes] = np.maximum(late, bare[nodes])
+            after = bare.copy()
+            after[nodes] = np.maximum(self.end[nodes], bare[nodes])
+        return _Times(bare, beside, after)
+
+    def _ready(self, ask: Ask) -> Ints:
+        cluster = self._cluster
+        able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable & (cluster.size >= _whole(ask))
+        if ask.card_memory:
+            able &= cluster.card_memory >= ask.card_memory
+        bare = cluster.ready(None, _whole(ask), ask.amounts)
+        if ask.alone:
+            ends = np.where(cluster.ends < NEVER, cluster.ends, 0).max(axis=1)
+            bare = np.maximum(bare, ends)
+        bare[~able] = NEVER
+        return bare
+
+    def _first(self, times: _Times, ask: Ask, length: int, careful: bool) -> Ints:
+        """When each node could first take it. Careful: and from then on at any time."""
+        if not self._nodes:
+            return times.bare
+        late = np.minimum(times.beside, times.after)
+        if careful:
+            return late
+        return np.where(times.bare + length <= self.start, times.bare, late)
+
+    def _valid(self, times: _Times, start: int, length: int) -> Flags:
+        valid = times.bare <= start
+        if self._nodes:
+            valid &= (self.start >= start + length) | (times.beside <= start) | (times.after <= start)
+        return valid
+
+    def _choose(
+        self, chunks: Sequence[Chunk], valid: Flags, also: Flags | None, start: int, members: Ints | None
+    ) -> tuple[tuple[int, Ask], ...] | None:
+        """The nodes with least to spare then, in order; None where they are too few."""
+        main = chunks[0]
+        if members is not None:
+            inside = np.zeros(len(valid), dtype=np.bool_)
+            inside[members] = True
+            valid = valid & inside
+            also = None if also is None else also & inside
+        nodes = np.nonzero(valid)[0]
+        if len(nodes) < main.nodes:
+            return None
+        chosen = self._tightest(nodes, main.nodes, start)
+        places = [(node, main.ask) for node in chosen]
+        if also is not None:
+            also = also.copy()
+            also[chosen] = False
+            nodes = np.nonzero(also)[0]
+            if not len(nodes):
+                return None
+            places += [(node, chunks[1].ask) for node in self._tightest(nodes, 1, start)]
+        return tuple(places)
+
+    def _tightest(self, nodes: Ints, count: int, start: int) -> list[int]:
+        if len(nodes) == count:
+            chosen: list[int] = nodes.tolist()
+            return chosen
+        cluster = self._cluster
+        column = (cluster.ends[nodes] <= start).sum(axis=1) - 1
+        free = cluster.frees[0, nodes, column] - self.taken[0, nodes]
+        order = np.argsort(free, kind="stable")[:count]
+        found: list[int] = nodes[order].tolist()
+        return found
+
+
+def _meet(first: Ints, count: int, second: Ints | None, least: int, groups: Ints | None) -> tuple[int, Ints | None]:
+    """The first instant at which enough nodes can, of one group where there are groups, and the nodes of that group."""
+    more = 0 if second is None else 1
+    if groups is None:
+        if len(first) < count + more:
+            return NEVER, None
+        start = int(np.partition(first, count - 1)[count - 1])
+        if second is not None:
+            start = max(start, int(np.partition(second, count)[count]))
+        return max(start, least) if start < NEVER else NEVER, None
+    if groups.shape[1] < count + more:
+        return NEVER, None
+    starts = _nth(first, groups, count - 1)
+    if second is not None:
+        starts = np.maximum(starts, _nth(second, groups, count))
+    group = int(starts.argmin())
+    start = int(starts[group])
+    members = groups[group]
+    return max(start, least) if start < NEVER else NEVER, members[members >= 0]
+
+
+def _nth(values: Ints, groups: Ints, place: int) -> Ints:
+    padded = np.append(values, NEVER)
+    nth: Ints = np.partition(padded[groups], place, axis=1)[:, place]
+    return nth
+
+
+def _whole(ask: Ask) -> int:
+    """So many whole GPUs are planned for it: a part of one is planned as one."""
+    return ask.gpus or (1 if ask.milli else 0)

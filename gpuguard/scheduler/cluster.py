@@ -1,0 +1,431 @@
+"""The cluster as arrays: what each node has, what of it is free now, and when the rest will be.
+
+Shape   nodes stand in the order (pod, rack, name), so a rack or a pod is a slice. By node: a mask of the GPUs that are
+        wholly free (bit = GPU), free thousandths by GPU, and what else is charged (RESOURCES). GPUs that are bad,
+        or held for somebody are in no free mask. `releases` are the ends of what runs, as the walltimes promise them
+Units   thousandths of GPUs and cores, MiB, MiB/s, seconds
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuguard.errors import InvariantBroken
+from gpuguard.scheduler.events import NodeJoined
+from gpuguard.scheduler.request import WHOLE
+from gpuguard.scheduler.wiring import Wiring, Wirings
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+RESOURCES = ("cpus", "memory", "memory_bandwidth", "network_bandwidth")
+"""What is charged beside GPUs, in this order: thousandths of cores, MiB, MiB/s, MiB/s."""
+Amounts = tuple[int, int, int, int]
+NOTHING: Amounts = (0, 0, 0, 0)
+
+NEVER = 1 << 60
+"""An instant after all others, and an amount that does not constrain."""
+
+ROWS = 9
+"""So many releases of a node fit at first; there are more only where GPUs are shared."""
+
+
+class Place(NamedTuple):
+    """What a job holds on one node. `milli` is what it takes of each GPU in the mask."""
+
+    node: int
+    mask: int
+    milli: int
+    amounts: Amounts
+    card_memory: int = 0
+
+
+class Tenant(NamedTuple):
+    """Somebody who holds a place until `end` at the latest."""
+
+    job: str
+    place: Place
+    end: int
+
+
+class Ask(NamedTuple):
+    """What one node must give: `gpus` whole ones, or `milli` of one, and the rest beside."""
+
+    gpus: int
+    milli: int
+    amounts: Amounts
+    card_memory: int
+    kinds: tuple[str, ...]
+    pool: str
+    alone: bool
+    spares: int
+    """Thousandths of a core that must stay free for each free GPU."""
+
+
+def _bound(amount: float | None, factor: int = 1) -> int:
+    return NEVER if amount is None else int(amount * factor)
+
+
+class Cluster:
+    """The free room of all nodes; `take` and `give` are the only ways it changes hands."""
+
+    def __init__(self, nodes: Iterable[NodeJoined] = ()) -> None:
+        self.nodes = sorted(nodes, key=lambda node: (node.pod, node.rack, node.node))
+        self.names = [node.node for node in self.nodes]
+        self.index = {name: place for place, name in enumerate(self.names)}
+        size = len(self.nodes)
+        self.most = max((node.gpus for node in self.nodes), default=0)
+        self.size: Ints = np.array([node.gpus for node in self.nodes], dtype=np.int64)
+        self.kinds = sorted({node.gpu_type for node in self.nodes})
+        self.pools = sorted({node.pool for node in self.nodes})
+        self.kind: Ints = np.array([self.kinds.index(node.gpu_type) for node in self.nodes], dtype=np.int64)
+        self.pool: Ints = np.array([self.pools.index(node.pool) for node in self.nodes], dtype=np.int64)
+        racks = list(dict.fromkeys((node.pod, node.rack) for node in self.nodes))
+        pods = list(dict.fromkeys(node.pod for node in self.nodes))
+        known = {rack: place for place, rack in enumerate(racks)}
+        self.rack: Ints = np.array([known[node.pod, node.rack] for node in self.nodes], dtype=np.int64)
+        self.pod: Ints = np.array([pods.index(node.pod) for node in self.nodes], dtype=np.int64)
+        self.by_rack = _table(self.rack, len(racks))
+        self.by_pod = _table(self.pod, len(pods))
+        self.has_racks = len(racks) > 1
+        self.total: Ints = np.array(
+            [
+                [_bound(node.cpus, 1000) for node in self.nodes],
+                [_bound(node.memory) for node in self.nodes],
+                [_bound(node.memory_bandwidth) for node in self.nodes],
+                [_bound(node.network_bandwidth) for node in self.nodes],
+            ],
+            dtype=np.int64,
+        ).reshape(len(RESOURCES), size)
+        self.constrains = tuple(bool((self.total[row] < NEVER).any()) for row in range(len(RESOURCES)))
+        self.watts = np.array([node.watts or 0.0 for node in self.nodes], dtype=np.float64)
+        wirings = Wirings()
+        self.wiring: list[Wiring] = [wirings.of(node) for node in self.nodes]
+        # What changes hands.
+        self.full = [(1 << node.gpus) - 1 for node in self.nodes]
+        self.good = list(self.full)
+        self.held = [0] * size
+        self.used = [0] * size
+        self.free = list(self.full)
+        self.count: Ints = self.size.copy()
+        self.milli: npt.NDArray[np.int32] = np.zeros((size, self.most), dtype=np.int32)
+        for place, node in enumerate(self.nodes):
+            self.milli[place, : node.gpus] = WHOLE
+        self.partial: Ints = np.zeros(size, dtype=np.int64)
+        self.cards = [_bound(node.gpu_memory) for node in self.nodes]
+        self.card_memory: Ints = np.array(self.cards, dtype=np.int64)
+        self.card_free: dict[int, dict[int, int]] = {}
+        self.spare: Ints = self.total.copy()
+        self.usable: Flags = np.ones(size, dtype=np.bool_)
+        self.tenants: list[dict[str, Tenant]] = [{} for _ in self.nodes]
+        self.busy: Ints = np.zeros(size, dtype=np.int64)
+        self.penalty: npt.NDArray[np.int32] = np.zeros((size, self.most + 1), dtype=np.int32)
+        # The releases of each node in order: what is free after each, the first column being now.
+        self._wide = ROWS
+        self.ends: Ints
+        self.frees: Ints
+        self._make_rows()
+        self._fitting: dict[tuple[tuple[str, ...], str], Flags] = {}
+        for place in range(size):
+            self._count(place)
+            self._row(place)
+
+    def _make_rows(self) -> None:
+        size = len(self.nodes)
+        self.ends = np.full((size, self._wide), NEVER, dtype=np.int64)
+        self.frees = np.zeros((1 + len(RESOURCES), size, self._wide), dtype=np.int64)
+
+    # -- who may use what ---------------------------------------------------------------------------------------------
+
+    def eligible(self, kinds: tuple[str, ...], pool: str) -> Flags:
+        """The nodes, up or not, that have one of these GPU types (any without) and are of this pool or of none."""
+        key = (kinds, pool)
+        flags = self._fitting.get(key)
+        if flags is None:
+            flags = np.ones(len(self.nodes), dtype=np.bool_)
+            if kinds:
+                flags &= np.isin(self.kind, [self.kinds.index(kind) for kind in kinds if kind in self.kinds])
+            codes = [place for place, name in enumerate(self.pools) if name in {"", pool}]
+            flags &= np.isin(self.pool, codes)
+            self._fitting[key] = flags
+        return flags
+
+    def fits(self, ask: Ask) -> Flags:
+        """The nodes that can give this now."""
+        flags = self.eligible(ask.kinds, ask.pool) & self.usable
+        if ask.gpus:
+            flags &= self.count >= ask.gpus
+        elif ask.milli:
+            flags &= (self.count > 0) | (self.partial >= ask.milli)
+            if ask.card_memory:
+                flags &= self.card_memory >= ask.card_memory
+                for place in np.nonzero(flags & (self.count == 0))[0].tolist():
+                    flags[place] = self.card_for(place, ask) is not None
+        if ask.gpus and ask.card_memory:
+            flags &= self.card_memory >= ask.card_memory
+        for row, amount in enumerate(ask.amounts):
+            if amount and self.constrains[row]:
+                flags &= self.spare[row] >= amount
+        if ask.spares and self.constrains[0]:
+            flags &= self.spare[0] - self.count * ask.spares >= ask.amounts[0]
+        if ask.alone:
+            flags &= self.busy == 0
+        return flags
+
+    def card_for(self, place: int, ask: Ask) -> int | None:
+        """The shared GPU that a part of one fits on most tightly, of those already shared; None: on none."""
+        best, least = None, NEVER
+        row = self.milli[place].tolist()
+        whole = self.free[place]
+        good = self.good[place] & ~self.held[place]
+        frees = self.card_free.get(place, {})
+        for card, milli in enumerate(row):
+            if milli < ask.milli or whole >> card & 1 or not good >> card & 1 or milli >= least:
+                continue
+            if ask.card_memory and frees.get(card, self.cards[place]) < ask.card_memory:
+                continue
+            best, least = card, milli
+        return best
+
+    # -- what changes hands -------------------------------------------------------------------------------------------
+
+    def take(self, job: str, place: Place, end: int) -> None:
+        """The place is the job's until it is given back, at `end` at the latest by what was promised.
+
+        Raises  InvariantBroken where somebody else has it
+        """
+        node, mask, milli, amounts, card_memory = place
+        if job in self.tenants[node]:
+            raise InvariantBroken(f"job {job} already holds a place on {self.names[node]}")
+        if milli >= WHOLE:
+            if mask & ~self.free[node]:
+                raise InvariantBroken(f"job {job} was given GPUs of {self.names[node]} that are not free")
+            self.used[node] |= mask
+            if mask:
+                for card in _bits(mask):
+                    self.milli[node, card] = 0
+        elif milli:
+            for card in _bits(mask):
+                if self.milli[node, card] < milli or (self.used[node] >> card & 1):
+                    raise InvariantBroken(f"job {job} was given {milli} of GPU {card} of {self.names[node]}: too much")
+                self.milli[node, card] -= milli
+                if card_memory:
+                    frees = self.card_free.setdefault(node, {})
+                    frees[card] = frees.get(card, self.cards[node]) - card_memory
+        self.tenants[node][job] = Tenant(job, place, end)
+        self.busy[node] += 1
+        self._charge(node, amounts, -1)
+        self._count(node)
+        self._row(node)
+
+    def give(self, job: str, node: int) -> Place:
+        """What the job had on this node is free again, as far as the GPUs are good and not held."""
+        tenant = self.tenants[node].pop(job)
+        _, mask, milli, amounts, card_memory = tenant.place
+        if milli >= WHOLE:
+            self.used[node] &= ~mask
+            for card in _bits(mask):
+                self.milli[node, card] = WHOLE
+        elif milli:
+            for card in _bits(mask):
+                self.milli[node, card] += milli
+                if card_memory:
+                    self.card_free[node][card] += card_memory
+        self.busy[node] -= 1
+        self._charge(node, amounts, 1)
+        self._count(node)
+        self._row(node)
+        return tenant.place
+
+    def promise(self, job: str, node: int, end: int) -> None:
+        """The job's last possible end is another now."""
+        self.tenants[node][job] = self.tenants[node][job]._replace(end=end)
+        self._row(node)
+
+    def hold(self, place: Place) -> None:
+        """These GPUs and amounts go to nobody but whom they are held for, also once those who have them leave."""
+        node = place.node
+        self.held[node] |= place.mask
+        self._charge(node, place.amounts, -1)
+        self._count(node)
+        self._row(node)
+
+    def unhold(self, place: Place) -> None:
+        """What was held is anybody's again."""
+        node = place.node
+        self.held[node] &= ~place.mask
+        self._charge(node, place.amounts, 1)
+        self._count(node)
+        self._row(node)
+
+    def judge(self, node: int, usable: bool, bad: int) -> bool:
+        """The node takes new work or not, without these GPUs; returns whether that changed anything."""
+        good = self.full[node] & ~bad
+        if bool(self.usable[node]) == usable and self.good[node] == good:
+            return False
+        self.usable[node] = usable
+        self.good[node] = good
+        self._count(node)
+        self._row(node)
+        return True
+
+    def _charge(self, node: int, amounts: Amounts, sign: int) -> None:
+        for row, amount in enumerate(amounts):
+            if amount and self.constrains[row]:
+                self.spare[row, node] += sign * amount
+
+    def _count(self, node: int) -> None:
+        """What is free follows from who has what."""
+        mask = self.good[node] & ~self.held[node] & ~self.used[node]
+        best = 0
+        if len(self.tenants[node]) or self.card_free.get(node):
+            row = self.milli[node].tolist()
+            for card in _bits(mask):
+                if row[card] < WHOLE:
+                    mask &= ~(1 << card)
+                    best = max(best, row[card])
+        self.free[node] = mask
+        self.count[node] = mask.bit_count()
+        self.partial[node] = best
+        self.penalty[node, :] = self.wiring[node].penalties(mask, self.most)
+
+    def _row(self, node: int) -> None:
+        """The releases of a node, from those who are there."""
+        tenants = self.tenants[node]
+        usable = self.good[node] & ~self.held[node]
+        ends: dict[int, list[int]] = {}
+        shared: dict[int, int] = {}
+        for tenant in tenants.values():
+            _, mask, milli, amounts, _ = tenant.place
+            gains = ends.get(tenant.end)
+            if gains is None:
+                gains = ends[tenant.end] = [0] * (1 + len(RESOURCES))
+            if milli >= WHOLE:
+                gains[0] += (mask & usable).bit_count()
+            elif milli:
+                for card in _bits(mask & usable):
+                    shared[card] = max(shared.get(card, 0), tenant.end)
+            for row, amount in enumerate(amounts, 1):
+                if amount:
+                    gains[row] += amount
+        for end in shared.values():
+            ends[end][0] += 1
+        wide = len(ends) + 1
+        if wide > self._wide:
+            self._widen(wide)
+        at = sorted(ends)
+        line = self.ends[node]
+        line[1:wide] = at
+        line[wide:] = NEVER
+        line[0] = 0
+        frees = self.frees
+        now = int(self.count[node])
+        gpus = [now]
+        for end in at:
+            now += ends[end][0]
+            gpus.append(now)
+        frees[0, node, :wide] = gpus
+        frees[0, node, wide:] = now
+        for row in range(len(RESOURCES)):
+            if not self.constrains[row]:
+                continue
+            left = int(self.spare[row, node])
+            amounts_then = [left]
+            for end in at:
+                left += ends[end][row + 1]
+                amounts_then.append(left)
+            frees[row + 1, node, :wide] = amounts_then
+            frees[row + 1, node, wide:] = left
+
+    def _widen(self, wide: int) -> None:
+        while self._wide < wide:
+            self._wide *= 2
+        ends, frees = self.ends, self.frees
+        self._make_rows()
+        self.ends[:, : ends.shape[1]] = ends
+        self.frees[:, :, : frees.shape[2]] = frees
+        self.frees[:, :, frees.shape[2] :] = frees[:, :, -1:]
+
+    # -- what will be free --------------------------------------------------------------------------------------------
+
+    def ready(self, nodes: Ints | None, gpus: Ints | int, amounts: Sequence[Ints | int]) -> Ints:
+        """From when on each of these nodes (all without) gives so much, if nobody else comes: 0 now, NEVER.
+
+        Amounts may be one number for all or an array by node.
+        """
+        ends = self.ends if nodes is None else self.ends[nodes]
+        enough: Flags = self._frees(0, nodes) >= _column(gpus)
+        for row, amount in enumerate(amounts):
+            if self.constrains[row] and (not isinstance(amount, int) or amount):
+                enough &= self._frees(row + 1, nodes) >= _column(amount)
+        first = enough.argmax(axis=1)
+        lines = np.arange(len(first))
+        found: Ints = ends[lines, first]
+        found[~enough[lines, first]] = NEVER
+        return found
+
+    def _frees(self, row: int, nodes: Ints | None) -> Ints:
+        frees: Ints = self.frees[row] if nodes is None else self.frees[row, nodes]
+        return frees
+
+    def free_at(self, node: int, at: int) -> list[int]:
+        """What the node has free at this instant: GPUs and RESOURCES, if nobody else comes."""
+        column = int(np.searchsorted(self.ends[node], at, side="right")) - 1
+        return [int(value) for value in self.frees[:, node, column]]
+
+    # -- for whoever asks ---------------------------------------------------------------------------------------------
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs there are."""
+        return int(self.size.sum())
+
+    def gpus_by_state(self) -> Mapping[str, int]:
+        """How many GPUs are free, used (in part or whole), held, or out (bad, or of a node that is not up)."""
+        free = used = held = out = 0
+        for node in range(len(self.nodes)):
+            part = sum(1 for card in _bits(self.full[node]) if self._is_used(node, card))
+            used += part
+            rest = self.size[node] - part
+            if not self.usable[node]:
+                out += int(rest)
+                continue
+            idle = self.full[node] & ~self._used_mask(node)
+            out += (idle & ~self.good[node]).bit_count()
+            held += (idle & self.good[node] & self.held[node]).bit_count()
+            free += (idle & self.good[node] & ~self.held[node]).bit_count()
+        return {"free": free, "used": used, "held": held, "out": out}
+
+    def _is_used(self, node: int, card: int) -> bool:
+        return bool(self.used[node] >> card & 1) or int(self.milli[node, card]) < WHOLE
+
+    def _used_mask(self, node: int) -> int:
+        mask = self.used[node]
+        for card in _bits(self.full[node]):
+            if int(self.milli[node, card]) < WHOLE:
+                mask |= 1 << card
+        return mask
+
+
+def _column(amount: Ints | int) -> Ints | int:
+    return amount if isinstance(amount, int) else amount[:, None]
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def _table(codes: Ints, groups: int) -> Ints:
+    """The nodes of each group in a row, filled up with -1."""
+    wide = int(np.bincount(codes, minlength=max(groups, 1)).max()) if len(codes) else 0
+    table = np.full((groups, wide), -1, dtype=np.int64)
+    filled = [0] * groups
+    for node, code in enumerate(codes.tolist()):
+        table[code, filled[code]] = node
+        filled[code] += 1
+    return table

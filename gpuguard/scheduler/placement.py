@@ -1,0 +1,247 @@
+"""Where a job goes now: on which nodes, and on which GPUs of each.
+
+Nodes are chosen by the first of these in which they differ: how well their free GPUs are joined for so many, what the
+pool's scorers say (less is better), their place. Over several nodes the job goes to the smallest room that holds it
+(rack, pod, all), in it to nodes in a row; what it takes further apart it says. It may wait for a smaller room, but not
+for ever.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuguard.scheduler.backfill import Bookings
+from gpuguard.scheduler.cluster import Ask, Cluster, Flags, Ints, Place
+from gpuguard.scheduler.queue import Chunk, Entry
+from gpuguard.scheduler.request import WHOLE
+from gpuguard.scheduler.settings import Settings
+
+
+class Placed(NamedTuple):
+    """The places, and the smallest room that holds them: node, rack, pod, core."""
+
+    places: tuple[Place, ...]
+    network: str
+
+
+class Failed(NamedTuple):
+    """Why not: room (too little is free), window (it would move a reservation), network (it waits for a nearer one)."""
+
+    rule: str
+    until: int | None = None
+
+
+class Placement:
+    """The choice of places on one cluster."""
+
+    def __init__(self, cluster: Cluster, bookings: Bookings, settings: Settings) -> None:
+        self._cluster = cluster
+        self._bookings = bookings
+        self._settings = settings
+
+    def now(self, entry: Entry, now: int) -> Placed | Failed:
+        """Where the job starts now without moving a reservation, or why it cannot."""
+        terms = entry.shape.terms
+        chunks = terms.chunks
+        ask = chunks[0].ask
+        flags = self._cluster.fits(ask)
+        if entry.shape.nodes == 1:
+            if not flags.any():
+                return Failed("room")
+            allowed = self._bookings.allow(flags, ask, now + entry.span)
+            nodes = np.nonzero(allowed)[0]
+            if not len(nodes):
+                return Failed("window")
+            return Placed((self._place(self._best(nodes, ask), ask),), "node")
+        return self._several(entry, flags, now)
+
+    # -- one node -----------------------------------------------------------------------------------------------------
+
+    def _best(self, nodes: Ints, ask: Ask) -> int:
+        return int(nodes[int(self._scores(nodes, ask).argmin())])
+
+    def _scores(self, nodes: Ints, ask: Ask) -> Ints:
+        """Less is better; the first of equal ones is taken."""
+        cluster = self._cluster
+        pool = self._settings.pools.get(ask.pool)
+        spread = pool is not None and pool.placement == "spread"
+        if not ask.gpus:
+            return self._shared_scores(nodes, ask, spread)
+        count = cluster.count[nodes]
+        scores: Ints = -count if spread else count.copy()
+        if self._settings.topology and ask.gpus > 1:
+            scores += cluster.penalty[nodes, ask.gpus].astype(np.int64) << 8
+        return scores
+
+    def _shared_scores(self, nodes: Ints, ask: Ask, spread: bool) -> Ints:
+        cluster = self._cluster
+        if not ask.milli:
+            # Work for CPUs: where no GPU waits for cores, then where cores are fewest.
+            spare = np.minimum(cluster.spare[0, nodes], 1 << 30)
+            scores: Ints = (cluster.size[nodes] << 32) + spare
+            return scores
+        partial = cluster.partial[nodes]
+        fits = partial >= ask.milli
+        tight: Ints = np.where(fits, partial, WHOLE + 64 + cluster.count[nodes])
+        return -cluster.count[nodes] if spread else tight
+
+    def _place(self, node: int, ask: Ask) -> Place:
+        cluster = self._cluster
+        if ask.gpus:
+            return Place(node, cluster.wiring[node].pick(cluster.free[node], ask.gpus), WHOLE, ask.amounts)
+        if not ask.milli:
+            return Place(node, 0, 0, ask.amounts)
+        card = cluster.card_for(node, ask)
+        mask = cluster.wiring[node].pick(cluster.free[node], 1) if card is None else 1 << card
+        return Place(node, mask, ask.milli, ask.amounts, ask.card_memory)
+
+    # -- several nodes ------------------------------------------------------------------------------------------------
+
+    def _several(self, entry: Entry, flags: Flags, now: int) -> Placed | Failed:
+        terms = entry.shape.terms
+        main = terms.chunks[0]
+        rest = terms.chunks[1] if len(terms.chunks) > 1 else None
+        also = None if rest is None else self._cluster.fits(rest.ask)
+        if not self._enough(flags, also, main.nodes):
+            return Failed("room")
+        until = now + entry.span
+        flags = self._bookings.allow(flags, main.ask, until)
+        if rest is not None and also is not None:
+            also = self._bookings.allow(also, rest.ask, until)
+        if not self._enough(flags, also, main.nodes):
+            return Failed("window")
+        found = self._in_one_room(terms.within, main, rest, flags, also)
+        if found is not None:
+            return found
+        if terms.required:
+            return Failed("network")
+        if terms.within != "any" and self._settings.topology:
+            wait = self._wait(entry, main.ask)
+            since = now if entry.could_since is None else entry.could_since
+            entry.could_since = since
+            if now < since + wait:
+                return Failed("network", since + wait)
+        return self._apart(main, rest, flags, also)
+
+    def _wait(self, entry: Entry, ask: Ask) -> int:
+        if entry.shape.terms.wait is not None:
+            return entry.shape.terms.wait
+        pool = self._settings.pools.get(ask.pool)
+        if pool is None or entry.shape.nodes > self._cluster.by_rack.shape[1]:
+            return 0
+        return pool.wait
+
+    def _enough(self, flags: Flags, also: Flags | None, count: int) -> bool:
+        if int(np.count_nonzero(flags)) < count:
+            return False
+        return also is None or int(np.count_nonzero(also)) > count
+
+    def _in_one_room(
+        self, within: str, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None
+    ) -> Placed | None:
+        cluster = self._cluster
+        if not cluster.has_racks or not self._settings.topology or within == "any":
+            return self._inside(None, main, rest, flags, also, "rack" if not cluster.has_racks else "core")
+        found = self._tightest_room(cluster.rack, len(cluster.by_rack), main, rest, flags, also, "rack")
+        if found is None and (within == "pod" or main.nodes + (rest is not None) > cluster.by_rack.shape[1]):
+            found = self._tightest_room(cluster.pod, len(cluster.by_pod), main, rest, flags, also, "pod")
+        return found
+
+    def _tightest_room(
+        self, rooms: Ints, count: int, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None, name: str
+    ) -> Placed | None:
+        """In the room that has least to spare of those that hold it all."""
+        fits = np.bincount(rooms[flags], minlength=count)
+        able = fits >= main.nodes
+        spare = fits
+        if also is not None:
+            wide = np.bincount(rooms[also], minlength=count)
+            able &= wide > main.nodes
+            spare = wide
+        candidates = np.nonzero(able)[0]
+        if not len(candidates):
+            return None
+        room = int(candidates[int(spare[candidates].argmin())])
+        return self._inside(rooms == room, main, rest, flags, also, name)
+
+    def _inside(
+        self, inside: Flags | None, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None, name: str
+    ) -> Placed | None:
+        """On the best nodes of a room."""
+        nodes = np.nonzero(flags if inside is None else flags & inside)[0]
+        chosen = self._in_a_row(nodes, main)
+        places = [self._place(node, main.ask) for node in chosen]
+        if rest is not None and also is not None:
+            others = also.copy() if inside is None else also & inside
+            others[chosen] = False
+            left = np.nonzero(others)[0]
+            if not len(left):
+                return None
+            places.append(self._place(self._best(left, rest.ask), rest.ask))
+        return Placed(tuple(places), self._reach([place.node for place in places], name))
+
+    def _in_a_row(self, nodes: Ints, chunk: Chunk) -> list[int]:
+        """So many of the nodes: those with the best scores, and among equals a shortest run."""
+        count = chunk.nodes
+        if len(nodes) == count:
+            every: list[int] = nodes.tolist()
+            return every
+        scores = self._scores(nodes, chunk.ask)
+        order = np.argsort(scores, kind="stable")
+        last = int(scores[order[count - 1]])
+        better = nodes[scores < last]
+        equal = nodes[scores == last]
+        missing = count - len(better)
+        if not len(better) and missing < len(equal):
+            widths = equal[missing - 1 :] - equal[: len(equal) - missing + 1]
+            first = int(widths.argmin())
+            equal = equal[first : first + missing]
+        chosen: list[int] = np.sort(np.concatenate([better, equal[:missing]])).tolist()
+        return chosen
+
+    def _apart(self, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None) -> Placed | Failed:
+        """Over as few racks as hold it, of one pod where one holds it: the fullest first, the last the tightest."""
+        cluster = self._cluster
+        pool = self._settings.pools.get(main.ask.pool)
+        found = self._tightest_room(cluster.pod, len(cluster.by_pod), main, rest, flags, also, "pod")
+        inside = None
+        if found is not None:
+            inside = cluster.pod == cluster.pod[found.places[0].node]
+        elif pool is not None and not pool.spans:
+            return Failed("network")
+        able = flags if inside is None else flags & inside
+        chosen: list[int] = []
+        fits = np.bincount(cluster.rack[able], minlength=len(cluster.by_rack))
+        missing = main.nodes
+        while missing:
+            full = np.nonzero(fits >= missing)[0]
+            rack = int(full[int(fits[full].argmin())]) if len(full) else int(fits.argmax())
+            nodes = np.nonzero(able & (cluster.rack == rack))[0]
+            part = self._in_a_row(nodes, main._replace(nodes=min(missing, len(nodes))))
+            chosen += part
+            missing -= len(part)
+            fits[rack] = 0
+        places = [self._place(node, main.ask) for node in chosen]
+        if rest is not None and also is not None:
+            others = also.copy()
+            others[chosen] = False
+            near = others & (cluster.rack == cluster.rack[chosen[-1]])
+            left = np.nonzero(near if near.any() else others if inside is None else others & inside)[0]
+            if not len(left):
+                left = np.nonzero(others)[0]
+            if not len(left):
+                return Failed("room")
+            places.append(self._place(self._best(left, rest.ask), rest.ask))
+        return Placed(tuple(places), self._reach([place.node for place in places], "core"))
+
+    def _reach(self, nodes: Sequence[int], name: str) -> str:
+        """The smallest room that these nodes share."""
+        if len(nodes) == 1:
+            return "node"
+        cluster = self._cluster
+        if not cluster.has_racks:
+            return name
+        if len({int(cluster.rack[node]) for node in nodes}) == 1:
+            return "rack"
+        return "pod" if len({int(cluster.pod[node]) for node in nodes}) == 1 else "core"

@@ -1,0 +1,221 @@
+"""Who waits, in order, sorted into shapes: jobs of one shape fail or fit together, so a pass looks at shapes, not jobs.
+
+The order of a job is (class, virtual time, submit, id), less is earlier. Its virtual time is when it was submitted,
+moved by its size, length, queue, QoS and fair share; each move is bounded, so whoever waits is overtaken by nobody who
+comes more than that bound later. One who waited longer than the site's patience goes before all others.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from math import log2
+from typing import NamedTuple
+
+from gpuguard.scheduler.cluster import Ask
+from gpuguard.scheduler.request import Job, Level
+from gpuguard.scheduler.settings import HOUR, MINUTE, Settings
+
+Key = tuple[int, float, int, str]
+OVERDUE = -1
+STEPS = 4
+"""Walltimes are planned in steps of a fourth of a doubling, rounded up: the plan may only be too careful."""
+
+
+class Chunk(NamedTuple):
+    """So many nodes that each give the same."""
+
+    nodes: int
+    ask: Ask
+
+
+class Terms(NamedTuple):
+    """What decides whether a job fits, its length apart. `limit`: its queue, where that has a cap on GPUs."""
+
+    chunks: tuple[Chunk, ...]
+    within: str
+    required: bool
+    wait: int | None
+    level: Level
+    tier: str
+    limit: str
+
+
+class Shape:
+    """The same terms are the same Shape, so that it is found by identity: a pass asks for thousands."""
+
+    __slots__ = ("gpus", "nodes", "terms", "whole")
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.nodes = sum(chunk.nodes for chunk in terms.chunks)
+        self.gpus = sum(chunk.nodes * chunk.ask.gpus for chunk in terms.chunks)
+        self.whole = self.gpus > 0
+
+
+class Entry:
+    """A job that waits. Not frozen: the core folds what happens to it."""
+
+    __slots__ = (
+        "charged", "could_since", "gpus", "job", "key", "length", "restarts", "resume", "shape", "since", "span",
+        "step", "submitted",
+    )  # fmt: skip
+
+    def __init__(self, job: Job, shape: Shape, submitted: int, length: int, gpus: int) -> None:
+        self.job = job
+        self.shape = shape
+        self.submitted = submitted
+        self.since = submitted
+        self.length = length
+        self.gpus = gpus
+        self.step, self.span = stepped(length)
+        self.key: Key = (0, 0.0, submitted, job.id)
+        self.could_since: int | None = None
+        self.restarts = 0
+        self.resume = False
+        self.charged = 0
+
+
+def stepped(length: int) -> tuple[int, int]:
+    """The step of a length and the longest that is in it, both rounded up."""
+    if length <= MINUTE:
+        return 0, MINUTE
+    step = -int(-STEPS * log2(length / MINUTE) // 1)
+    span = int(MINUTE * 2 ** (step / STEPS)) + 1
+    return step, max(span, length)
+
+
+class Queue:
+    """Those that may start, in order."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.entries: dict[str, Entry] = {}
+        self._shapes: dict[Terms, Shape] = {}
+        self._lines: dict[tuple[Shape, int], list[tuple[Key, Entry]]] = {}
+        self._oldest: list[tuple[int, str]] = []
+        self.gpus = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __contains__(self, job: str) -> bool:
+        return job in self.entries
+
+    def shape(self, terms: Terms) -> Shape:
+        """The one Shape of these terms."""
+        shape = self._shapes.get(terms)
+        if shape is None:
+            shape = self._shapes[terms] = Shape(terms)
+        return shape
+
+    def virtual(self, entry: Entry, factor: float) -> float:
+        """When the entry counts as submitted, in seconds; `factor` is its fair share, 1 for who had least."""
+        order, job = self._settings.order, entry.job
+        size = order.size * log2(max(entry.gpus, 1))
+        length = order.length * log2(max(entry.length, 10 * MINUTE) / (10 * MINUTE))
+        moved = length - size
+        moved = max(-order.most, min(order.most, moved))
+        moved += order.share * (1.0 - factor)
+        moved -= order.qos.get(job.qos, 0.0)
+        queue = self._settings.queues.get(job.queue)
+        if queue is not None:
+            moved -= queue.weight
+        return round(entry.submitted + moved * HOUR, 6)
+
+    def key_of(self, entry: Entry, factor: float, now: int, level: Level | None = None) -> Key:
+        settings, job = self._settings, entry.job
+        if settings.key == "fifo":
+            return (0, float(entry.submitted), entry.submitted, job.id)
+        if now - entry.submitted > settings.order.patience:
+            return (OVERDUE, float(entry.submitted), entry.submitted, job.id)
+        tier = settings.tiers[job.tier].order
+        rank = settings.levels[level or job.level]
+        return (rank * 8 + tier, self.virtual(entry, factor), entry.submitted, job.id)
+
+    def add(self, entry: Entry, factor: float, now: int) -> None:
+        entry.key = self.key_of(entry, factor, now)
+        self.entries[entry.job.id] = entry
+        self.gpus += entry.gpus
+        line = self._lines.get((entry.shape, entry.step))
+        if line is None:
+            line = self._lines[entry.shape, entry.step] = []
+        insort(line, (entry.key, entry))
+        insort(self._oldest, (entry.submitted, entry.job.id))
+
+    def remove(self, job: str) -> Entry:
+        entry = self.entries.pop(job)
+        self.gpus -= entry.gpus
+        self._unline(entry)
+        at = bisect_left(self._oldest, (entry.submitted, job))
+        del self._oldest[at]
+        return entry
+
+    def _unline(self, entry: Entry) -> None:
+        line = self._lines[entry.shape, entry.step]
+        at = bisect_left(line, (entry.key,))
+        del line[at]
+        if not line:
+            del self._lines[entry.shape, entry.step]
+
+    def rekey(self, entries: Iterable[tuple[Entry, float]], now: int) -> None:
+        """These stand where their new keys put them."""
+        for entry, factor in entries:
+            entry.key = self.key_of(entry, factor, now)
+        for place, line in self._lines.items():
+            fresh = [(entry.key, entry) for _, entry in line]
+            fresh.sort(key=_key)
+            self._lines[place] = fresh
+
+    def overdue(self, now: int) -> Iterator[Entry]:
+        """Those who have waited beyond patience, and stand where they stood."""
+        for submitted, job in self._oldest:
+            if now - submitted <= self._settings.order.patience:
+                return
+            entry = self.entries[job]
+            if entry.key[0] != OVERDUE:
+                yield entry
+
+    def next_overdue(self) -> int | None:
+        """When somebody's patience ends next."""
+        patience = self._settings.order.patience
+        for submitted, job in self._oldest:
+            if self.entries[job].key[0] != OVERDUE:
+                return submitted + patience + 1
+        return None
+
+    def lines(self) -> dict[tuple[Shape, int], list[tuple[Key, Entry]]]:
+        return self._lines
+
+    def walk(self) -> "Walk":
+        return Walk(self._lines)
+
+    def in_order(self) -> list[Entry]:
+        """All of them, first to last."""
+        return sorted(self.entries.values(), key=lambda entry: entry.key)
+
+
+class Walk:
+    """One pass over the queue in order; a line that cannot fit is left out as a whole."""
+
+    def __init__(self, lines: dict[tuple[Shape, int], list[tuple[Key, Entry]]]) -> None:
+        self._heap = [(line[0][0], 0, line) for line in lines.values()]
+        heapify(self._heap)
+        self._at: tuple[int, list[tuple[Key, Entry]]] = (0, [])
+
+    def next(self) -> Entry | None:
+        """The next in order, of those lines that are not left out."""
+        if not self._heap:
+            return None
+        _, at, line = heappop(self._heap)
+        self._at = (at + 1, line)
+        return line[at][1]
+
+    def go_on(self) -> None:
+        """The one after that which `next` gave, of the same line, is to be looked at too."""
+        at, line = self._at
+        if at < len(line):
+            heappush(self._heap, (line[at][0], at, line))
+
+
+def _key(item: tuple[Key, Entry]) -> Key:
+    return item[0]
