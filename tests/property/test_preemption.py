@@ -50,11 +50,11 @@ def clusters(draw: st.DrawFn, nodes: int, spans: bool = False) -> tuple[list[Gro
             )
         )
         held.append(shares)
-    rows = [(share,) for shares in held for share in shares]
+    rows: list[tuple[Share, ...]] = [(share,) for shares in held for share in shares]
     if spans:
         # The first jobs of neighbouring nodes are one.
         for left, right in zip(range(0, nodes, 2), range(1, nodes, 2), strict=False):
-            if held[left] and held[right] and draw(st.booleans()):
+            if draw(st.booleans()) and held[left] and held[right]:
                 rows = [row for row in rows if row[0] not in (held[left][0], held[right][0])]
                 rows.append((held[left][0], held[right][0]))
     candidates = [

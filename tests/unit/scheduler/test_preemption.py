@@ -218,6 +218,7 @@ def test_the_callback_is_asked_a_bounded_number_of_times() -> None:
     def never(ids: tuple[str, ...], nodes: tuple[str, ...]) -> str | None:
         nonlocal calls
         calls += 1
+        return None
 
     answer = choose(asks(*grounds), jobs, never, NOW, RULES, MUCH)
     assert isinstance(answer, Denied)
