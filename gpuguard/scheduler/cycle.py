@@ -3,22 +3,30 @@
     cycle(state, events, now) -> (state, Plan)
 
 The state is handed over and comes back changed. The same events give the same plans, byte for byte: simultaneous events
-are put in one order here, and nothing is ever walked through by hash.
+are put in one order, and nothing is ever walked through by hash.
+
+Those who wait are looked at in order. Each starts, or gets a reservation if it is among the first, or is passed over.
+What failed is remembered by shape: where nothing was given back since, only who is new has to be looked at.
 """
 
 from collections.abc import Iterable
-from typing import assert_never
 
 from gpuguard.scheduler.backfill import Booking
-from gpuguard.scheduler.cluster import NEVER, Ask
-from gpuguard.scheduler.events import AnyEvent, Ended, NodeJoined, Submitted
+from gpuguard.scheduler.cluster import NEVER
+from gpuguard.scheduler.events import AnyEvent
+from gpuguard.scheduler.nodes import tick
 from gpuguard.scheduler.placement import Failed, Placed
-from gpuguard.scheduler.plan import AnyDecision, Finish, Kill, Plan, Reservation, Start
-from gpuguard.scheduler.queue import Chunk, Entry, Terms
-from gpuguard.scheduler.request import Job
+from gpuguard.scheduler.plan import Alert, AnyDecision, Plan, Reservation, Start
+from gpuguard.scheduler.queue import UNBOUNDED, Entry
+from gpuguard.scheduler.ranks import high_allowed
+from gpuguard.scheduler.request import WHOLE, Level
+from gpuguard.scheduler.room import Room
+from gpuguard.scheduler.settings import MINUTE
 from gpuguard.scheduler.state import State
+from gpuguard.scheduler.told import Told
 
-_LONG = 1 << 40
+AGAIN = 5 * MINUTE
+"""What has been told to end and has not is told of again after this."""
 
 
 def cycle(state: State, events: Iterable[AnyEvent], now: int) -> tuple[State, Plan]:
@@ -26,6 +34,7 @@ def cycle(state: State, events: Iterable[AnyEvent], now: int) -> tuple[State, Pl
     run = _Pass(state, now)
     run.fold(events)
     run.enforce()
+    run.rank()
     run.schedule()
     return state, run.plan()
 
@@ -33,180 +42,312 @@ def cycle(state: State, events: Iterable[AnyEvent], now: int) -> tuple[State, Pl
 class _Pass:
     def __init__(self, state: State, now: int) -> None:
         self._state = state
+        # An instant before the last one is that of a clock that was set back: time stands until it has caught up.
         self._now = state.now = max(state.now, now)
         self._decisions: list[AnyDecision] = []
-        self._fresh: list[Entry] = []
-
-    # -- what was told ------------------------------------------------------------------------------------------------
+        self._told = Told(state, self._decisions)
+        self._asked = False
+        self._planned = False
+        self._held_back: list[str] = []
 
     def fold(self, events: Iterable[AnyEvent]) -> None:
         state = self._state
-        joined = False
-        for event in sorted(events, key=_order):
-            match event:
-                case NodeJoined():
-                    state.joined[event.node] = event
-                    joined = True
-                case Submitted():
-                    self._submit(event)
-                case Ended():
-                    if event.job in state.running:
-                        state.stop(event.job)
-                        self._decisions.append(Finish(rule="ended", job=event.job, outcome="completed"))
-                case _:
-                    pass
-        if joined:
-            state.rebuild()
-
-    def _submit(self, event: Submitted) -> None:
-        state, job = self._state, event.job
-        entry = Entry(
-            job, state.queue.shape(_terms(job, state.cluster.most)), event.at, job.walltime or _LONG, job.gpus
-        )
-        state.queue.add(entry, 1.0, self._now)
-        self._fresh.append(entry)
+        for life in state.lives_due(self._now):
+            later, decisions = tick(life, self._now, state.settings.care)
+            self._decisions.extend(decisions)
+            state.live(later)
+        self._told.fold(events)
 
     # -- what is over -------------------------------------------------------------------------------------------------
 
     def enforce(self) -> None:
-        for run in self._state.due(self._now):
-            if run.signalled is None:
-                run.signalled = self._now
-                self._decisions.append(
-                    Kill(rule="walltime", job=run.job.id, why=f"its {run.entry.length} s are used up")
-                )
+        """Walltimes and sessions end, and holds that nobody came to use."""
+        state = self._state
+        for run in state.due(self._now):
+            if run.signalled is not None:
+                state.promise(run, self._now + AGAIN)
+                why = f"told to end {self._now - run.signalled} s ago ({run.why}), and still there"
+                self._decisions.append(Alert(rule="does_not_end", about=run.job.id, why=why, cause=run.job.id))
+                continue
+            session = state.settings.tiers[run.job.tier].session
+            over = session is not None and self._now - run.started >= session
+            word = "session" if over else "walltime"
+            self._told.kill(run, word, word, f"its {self._now - run.started} s are used up")
+        for job in list(state.holes):
+            if state.holes[job].hole.standing(self._now) == "timeout":
+                self._told.release(job, "those who should have left did not, or it did not start in time")
+
+    # -- the order ----------------------------------------------------------------------------------------------------
+
+    def rank(self) -> None:
+        """Fair share is computed anew now and then, and who has waited too long goes to the front."""
+        state, order = self._state, self._state.settings.order
+        if state.settings.key == "fifo":
+            return
+        many = len(state.share.ledger.holders) > 1
+        if many and (state.standing is None or self._now - state.ranked >= order.refresh):
+            state.standing = state.share.standing(self._now)
+            state.ranked = self._now
+            state.queue.rekey([(entry, state.factor(entry)) for entry in state.queue.entries.values()], self._now)
+            state.stale = True
+            return
+        late = list(state.queue.overdue(self._now))
+        if late:
+            state.queue.rekey([(entry, state.factor(entry)) for entry in late], self._now)
+            state.stale = True
 
     # -- who starts ---------------------------------------------------------------------------------------------------
 
     def schedule(self) -> None:
         state = self._state
-        if state.stale or state.looks <= self._now or self._in_turn():
+        fresh = [entry for entry in self._told.fresh if entry.job.id in state.queue]
+        if state.stale or state.looks <= self._now or self._in_turn(fresh):
             self._everyone()
-        else:
-            for entry in sorted(self._fresh, key=lambda entry: entry.key):
-                if self._try(entry):
-                    state.queue.remove(entry.job.id)
+            return
+        for entry in sorted(fresh, key=lambda entry: entry.key):
+            if self._try(entry):
+                state.queue.remove(entry.job.id)
+        self._hold_back()
 
-    def _in_turn(self) -> bool:
+    def _in_turn(self, fresh: list[Entry]) -> bool:
         """Somebody new stands before others who have to be looked at first."""
         state = self._state
         if not state.settings.backfill:
-            return bool(self._fresh)
+            return bool(fresh)
         reserved = state.reserved
-        return bool(reserved) and any(entry.key < reserved[-1][0] for entry in self._fresh)
+        return bool(reserved) and any(entry.key < reserved[-1][0] for entry in fresh)
 
     def _everyone(self) -> None:
         state = self._state
         state.stale = False
+        self._planned = True
         state.bookings.clear()
         state.dead.clear()
+        state.rules.clear()
         state.reserved = []
         state.looks = NEVER
+        strict = not state.settings.backfill
+        awaited = self._awaited()
         started: list[str] = []
         walk = state.queue.walk()
-        strict = not state.settings.backfill
         while (entry := walk.next()) is not None:
+            while awaited and awaited[-1][0].key < entry.key and self._has_reservation_left():
+                self._reserve(*awaited.pop())
             if self._try(entry):
                 started.append(entry.job.id)
                 walk.go_on()
                 continue
             if strict:
                 break
-            if len(state.reserved) < state.settings.reservations:
+            if self._has_reservation_left() or state.rules.get(entry.shape) in _OWN:
                 walk.go_on()
+        while awaited and self._has_reservation_left() and not strict:
+            self._reserve(*awaited.pop())
         for job in started:
             state.queue.remove(job)
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Those who may not run beside one that just started wait for it."""
+        state = self._state
+        for job in self._held_back:
+            if job in state.queue:
+                state.waiting[job] = state.queue.remove(job)
+
+    def _has_reservation_left(self) -> bool:
+        return len(self._state.reserved) < self._state.settings.reservations
+
+    def _awaited(self) -> list[tuple[Entry, int]]:
+        """Those who wait for jobs that run: their places are planned from when these end. The first is the last."""
+        state = self._state
+        if not state.waiting or not state.settings.reservations:
+            return []
+        found = []
+        children = {job: None for run in state.running for job in state.dependencies.waiters(run)}
+        for job in children:
+            entry = state.waiting.get(job)
+            if entry is None:
+                continue
+            at = state.dependencies.expected(job, self._end_of)
+            if at is not None and self._now < at < UNBOUNDED and entry.shape.gpus:
+                entry.key = state.queue.key_of(entry, state.factor(entry), self._now)
+                found.append((entry, at))
+        found.sort(key=lambda one: one[0].key, reverse=True)
+        return found[-state.settings.reservations :]
+
+    def _end_of(self, job: str) -> int | None:
+        """When a job that runs ends at the latest."""
+        run = self._state.running.get(job)
+        return None if run is None or run.end >= NEVER else run.end
 
     def _try(self, entry: Entry) -> bool:
         """The job starts, or is given a reservation where one is due to it."""
         state = self._state
-        room = len(state.reserved) < state.settings.reservations
-        dead = state.dead.get(entry.shape, _LONG)
-        if entry.step >= dead and not room:
+        held = state.holes.get(entry.job.id)
+        if held is not None:
+            return self._use(entry)
+        dead = state.dead.get(entry.shape, UNBOUNDED)
+        has_left = self._has_reservation_left()
+        if entry.step >= dead:
+            if entry.smaller and entry.restarts and self._less(entry):
+                return True
+            if has_left:
+                self._reserve(entry)
             return False
-        found = Failed("room") if entry.step >= dead else state.placement.now(entry, self._now)
+        level = self._level(entry)
+        barred = self._barred(entry)
+        found = Failed(barred) if barred else state.placement.now(entry, self._now)
         if isinstance(found, Placed):
-            self._start(entry, found)
+            if not self._has_power(entry, found):
+                found = Failed("power")
+            elif not state.dependencies.held(entry.job.id):
+                self._start(entry, found, level)
+                return True
+            else:
+                return False
+        if entry.smaller and entry.restarts and not barred and self._less(entry):
             return True
-        state.dead[entry.shape] = min(dead, 0 if found.rule == "room" else entry.step)
+        state.rules[entry.shape] = found.rule
+        if found.rule not in _OWN:
+            state.dead[entry.shape] = 0 if found.rule == "room" else entry.step
         if found.until is not None:
             state.looks = min(state.looks, found.until)
-        if room:
+        if barred or found.rule == "power":
+            return False
+        if not self._asked and Room.could(state, entry, level):
+            self._asked = True
+            Room(state, entry, level).make(self._decisions)
+            if entry.job.id in state.holes:
+                return False
+        if has_left:
             self._reserve(entry)
         return False
 
-    def _start(self, entry: Entry, found: Placed) -> None:
+    def _use(self, entry: Entry) -> bool:
+        """The job starts where room was made for it, once that is empty."""
+        state, job = self._state, entry.job.id
+        held = state.holes[job]
+        if held.hole.standing(self._now) != "ready":
+            return False
+        for place in held.places:
+            state.cluster.unhold(place)
+        del state.holes[job]
+        able = all(
+            state.cluster.usable[place.node] and place.mask & ~state.cluster.free[place.node] == 0
+            for place in held.places
+        )
+        if not able:
+            # A node or a GPU of it went bad meanwhile: what is left is anybody's, and the job asks anew.
+            state.stale = True
+            return False
+        self._start(entry, Placed(held.places, state.placement.reach(held.places)), self._level(entry), "room")
+        return True
+
+    def _less(self, entry: Entry) -> bool:
+        """A job that is started again takes fewer GPUs, the most there are."""
         state = self._state
-        state.start(entry, found.places, found.network)
+        shape, gpus = entry.shape, entry.gpus
+        for fewer, smaller in entry.smaller:
+            if entry.step >= state.dead.get(smaller, UNBOUNDED):
+                continue
+            entry.shape = smaller
+            found = state.placement.now(entry, self._now)
+            entry.shape = shape
+            if isinstance(found, Placed) and self._has_power(entry, found):
+                self._start(entry, found, self._level(entry), "elastic", f"on {fewer} of {gpus} GPUs")
+                return True
+        return False
+
+    def _level(self, entry: Entry) -> Level:
+        """High jobs beyond their share of the GPUs count as normal."""
+        state = self._state
+        if entry.job.level != "high":
+            return entry.job.level
+        asked = entry.gpus * entry.job.gpu_milli
+        return "high" if high_allowed(state.high, state.allocated, asked, state.settings.high_share) else "normal"
+
+    def _barred(self, entry: Entry) -> str:
+        """What stands against a start apart from room."""
+        state = self._state
+        if entry.shape.terms.limit:
+            cap = state.settings.queues[entry.job.queue].gpus
+            held = state.by_queue.get(entry.job.queue, 0)
+            if cap is not None and held + entry.gpus * entry.job.gpu_milli > cap * WHOLE:
+                return "queue_limit"
+        return ""
+
+    def _has_power(self, entry: Entry, found: Placed) -> bool:
+        """The pool's budget of watts, which all end as heat, allows it."""
+        state = self._state
+        name = entry.shape.terms.chunks[0].ask.pool
+        pool = state.settings.pools.get(name)
+        if pool is None or pool.watts is None:
+            return True
+        return state.watts.get(name, 0.0) + state.watts_of(found.places) <= pool.watts + 1e-6
+
+    def _start(self, entry: Entry, found: Placed, level: Level, rule: str = "order", why: str = "") -> None:
+        state = self._state
+        state.start(entry, found.places, found.network, level)
+        if level != entry.job.level:
+            why = f"as {level}: high jobs hold their {state.settings.high_share:.0%} of the GPUs"
         self._decisions.append(
             Start(
-                rule="order", job=entry.job.id, shares=state.shares(found.places), network=found.network,
-                restart=entry.restarts,
+                rule=rule, job=entry.job.id, shares=state.shares(found.places), network=found.network,
+                restart=entry.restarts, why=why,
             )
         )  # fmt: skip
+        self._held_back += state.dependencies.started(entry.job.id).held
 
-    def _reserve(self, entry: Entry) -> None:
+    def _reserve(self, entry: Entry, least: int = 0) -> None:
         state = self._state
-        booking = self._booking(entry)
+        booking = self._booking(entry, max(least, self._now))
         if booking is None:
             return
         state.bookings.book(booking)
         state.reserved.append((entry.key, entry.job.id, booking))
-        state.looks = min(state.looks, booking.start) if booking.start > self._now else state.looks
+        if booking.start > self._now:
+            state.looks = min(state.looks, booking.start)
 
-    def _booking(self, entry: Entry) -> Booking | None:
+    def _booking(self, entry: Entry, least: int) -> Booking | None:
         state = self._state
         terms, bookings, cluster = entry.shape.terms, state.bookings, state.cluster
-        anywhere = bookings.earliest(terms.chunks, entry.span, self._now)
+        anywhere = bookings.earliest(terms.chunks, entry.span, least)
         if entry.shape.nodes == 1 or anywhere is None or terms.within == "any" or not cluster.has_racks:
             return anywhere
         if not state.settings.topology:
             return anywhere
-        near = bookings.earliest(terms.chunks, entry.span, self._now, cluster.by_rack)
+        table = cluster.by_rack if terms.within == "rack" else cluster.by_pod
+        near = bookings.earliest(terms.chunks, entry.span, least, table)
+        if terms.required:
+            return near
         if near is None:
             return anywhere
-        pool = state.settings.pools.get(terms.chunks[0].ask.pool)
-        wait = terms.wait if terms.wait is not None else pool.wait if pool is not None else 0
-        if terms.required or near.start <= anywhere.start + wait:
-            return near
-        return anywhere
+        return near if near.start <= anywhere.start + state.placement.wait(entry) else anywhere
 
     # -- what came of it ----------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
         state = self._state
-        names = state.cluster.names
-        wake = min(state.looks, state.next_end())
-        del names
+        overdue = state.queue.next_overdue()
+        holes = [held.hole.until + 1 for held in state.holes.values()]
+        wake = min([state.looks, state.next_end(), state.next_life(), NEVER if overdue is None else overdue, *holes])
         return Plan(
             at=self._now,
             decisions=tuple(self._decisions),
-            reservations=tuple(
-                Reservation(job=job, start=booking.start, shares=()) for _, job, booking in state.reserved
-            ),
+            reservations=self._reservations(),
             wake=wake if wake < NEVER else None,
         )
 
+    def _reservations(self) -> tuple[Reservation, ...]:
+        state = self._state
+        names = state.cluster.names
+        if len(state.planned) != len(state.reserved) or self._planned:
+            state.planned = tuple(
+                Reservation(job=job, start=booking.start, nodes=tuple(names[node] for node, _ in booking.nodes))
+                for _, job, booking in state.reserved
+            )
+        return state.planned
 
-def _terms(job: Job, most: int) -> Terms:
-    def ask(gpus: int) -> Ask:
-        return Ask(gpus, 0, (0, 0, 0, 0), 0, job.gpu_types, "training", False, 0)
 
-    whole, rest = divmod(job.gpus, most)
-    chunks = [Chunk(whole, ask(most))] if whole else []
-    if rest:
-        chunks.append(Chunk(1, ask(rest)))
-    return Terms(tuple(chunks), job.wish.within, job.wish.required, job.wish.wait, job.level, job.tier, "")
-
-
-def _order(event: AnyEvent) -> tuple[int, int, str]:
-    match event:
-        case NodeJoined():
-            return (0, event.at, event.node)
-        case Ended():
-            return (1, event.at, event.job)
-        case Submitted():
-            return (2, event.at, event.job.id)
-        case _:
-            return (3, event.at, "")
-    assert_never(event)
+_OWN = frozenset({"network", "queue_limit", "power"})
+"""Rules that stop one job and say nothing of the next of its shape."""

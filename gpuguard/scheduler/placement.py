@@ -117,14 +117,16 @@ class Placement:
         if terms.required:
             return Failed("network")
         if terms.within != "any" and self._settings.topology:
-            wait = self._wait(entry, main.ask)
+            wait = self.wait(entry)
             since = now if entry.could_since is None else entry.could_since
             entry.could_since = since
             if now < since + wait:
                 return Failed("network", since + wait)
         return self._apart(main, rest, flags, also)
 
-    def _wait(self, entry: Entry, ask: Ask) -> int:
+    def wait(self, entry: Entry) -> int:
+        """How long the job waits for a nearer place than it could have, in seconds."""
+        ask = entry.shape.terms.chunks[0].ask
         if entry.shape.terms.wait is not None:
             return entry.shape.terms.wait
         pool = self._settings.pools.get(ask.pool)
@@ -179,7 +181,7 @@ class Placement:
             if not len(left):
                 return None
             places.append(self._place(self._best(left, rest.ask), rest.ask))
-        return Placed(tuple(places), self._reach([place.node for place in places], name))
+        return Placed(tuple(places), self.reach_of([place.node for place in places], name))
 
     def _in_a_row(self, nodes: Ints, chunk: Chunk) -> list[int]:
         """So many of the nodes: those with the best scores, and among equals a shortest run."""
@@ -233,9 +235,13 @@ class Placement:
             if not len(left):
                 return Failed("room")
             places.append(self._place(self._best(left, rest.ask), rest.ask))
-        return Placed(tuple(places), self._reach([place.node for place in places], "core"))
+        return Placed(tuple(places), self.reach_of([place.node for place in places], "core"))
 
-    def _reach(self, nodes: Sequence[int], name: str) -> str:
+    def reach(self, places: Sequence[Place]) -> str:
+        """The smallest room that these places share."""
+        return self.reach_of([place.node for place in places], "rack")
+
+    def reach_of(self, nodes: Sequence[int], name: str) -> str:
         """The smallest room that these nodes share."""
         if len(nodes) == 1:
             return "node"

@@ -125,7 +125,7 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     start: int
-    shares: tuple[Share, ...]
+    nodes: tuple[str, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

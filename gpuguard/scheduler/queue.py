@@ -17,6 +17,9 @@ from gpuguard.scheduler.settings import HOUR, MINUTE, Settings
 
 Key = tuple[int, float, int, str]
 OVERDUE = -1
+UNBOUNDED = 1 << 40
+"""The length of a job without a walltime."""
+
 STEPS = 4
 """Walltimes are planned in steps of a fourth of a doubling, rounded up: the plan may only be too careful."""
 
@@ -56,23 +59,22 @@ class Entry:
     """A job that waits. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "charged", "could_since", "gpus", "job", "key", "length", "restarts", "resume", "shape", "since", "span",
-        "step", "submitted",
+        "could_since", "gpus", "job", "key", "length", "restarts", "resume", "shape", "smaller", "span", "step",
+        "submitted",
     )  # fmt: skip
 
-    def __init__(self, job: Job, shape: Shape, submitted: int, length: int, gpus: int) -> None:
+    def __init__(self, job: Job, shape: Shape, submitted: int, length: int) -> None:
         self.job = job
         self.shape = shape
         self.submitted = submitted
-        self.since = submitted
         self.length = length
-        self.gpus = gpus
+        self.gpus = job.gpus
+        self.smaller: tuple[tuple[int, Shape], ...] = ()
         self.step, self.span = stepped(length)
         self.key: Key = (0, 0.0, submitted, job.id)
         self.could_since: int | None = None
         self.restarts = 0
         self.resume = False
-        self.charged = 0
 
 
 def stepped(length: int) -> tuple[int, int]:
@@ -140,14 +142,16 @@ class Queue:
         if line is None:
             line = self._lines[entry.shape, entry.step] = []
         insort(line, (entry.key, entry))
-        insort(self._oldest, (entry.submitted, entry.job.id))
+        if entry.key[0] != OVERDUE:
+            insort(self._oldest, (entry.submitted, entry.job.id))
 
     def remove(self, job: str) -> Entry:
         entry = self.entries.pop(job)
         self.gpus -= entry.gpus
         self._unline(entry)
-        at = bisect_left(self._oldest, (entry.submitted, job))
-        del self._oldest[at]
+        if entry.key[0] != OVERDUE:
+            at = bisect_left(self._oldest, (entry.submitted, job))
+            del self._oldest[at]
         return entry
 
     def _unline(self, entry: Entry) -> None:
@@ -160,7 +164,10 @@ class Queue:
     def rekey(self, entries: Iterable[tuple[Entry, float]], now: int) -> None:
         """These stand where their new keys put them."""
         for entry, factor in entries:
+            before = entry.key[0]
             entry.key = self.key_of(entry, factor, now)
+            if entry.key[0] == OVERDUE and before != OVERDUE:
+                del self._oldest[bisect_left(self._oldest, (entry.submitted, entry.job.id))]
         for place, line in self._lines.items():
             fresh = [(entry.key, entry) for _, entry in line]
             fresh.sort(key=_key)
@@ -171,17 +178,11 @@ class Queue:
         for submitted, job in self._oldest:
             if now - submitted <= self._settings.order.patience:
                 return
-            entry = self.entries[job]
-            if entry.key[0] != OVERDUE:
-                yield entry
+            yield self.entries[job]
 
     def next_overdue(self) -> int | None:
         """When somebody's patience ends next."""
-        patience = self._settings.order.patience
-        for submitted, job in self._oldest:
-            if self.entries[job].key[0] != OVERDUE:
-                return submitted + patience + 1
-        return None
+        return self._oldest[0][0] + self._settings.order.patience + 1 if self._oldest else None
 
     def lines(self) -> dict[tuple[Shape, int], list[tuple[Key, Entry]]]:
         return self._lines

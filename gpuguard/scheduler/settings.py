@@ -106,9 +106,9 @@ def _tiers() -> dict[Tier, TierRule]:
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of `cycle` that is no event.
 
-    Shape   shares: by account or user, 1 where nothing is said. gpu_weights: standard cards by GPU type. high_share: the
-            part of all allocated GPUs that jobs of level high may hold. cores_per_gpu: at least so many cores go with a
-            GPU. reservations: for so many of the first. key: how jobs are ordered
+    Shape   shares: by account or user, 1 where nothing is said. gpu_weights: standard cards by GPU type. high_share:
+            the part of all allocated GPUs that jobs of level high may hold. cores_per_gpu: at least so many cores go
+            with a GPU. reservations: for so many of the first. key: how jobs are ordered
     """
 
     queues: Mapping[str, Queue] = msgspec.field(default_factory=_queues)
