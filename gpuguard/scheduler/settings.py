@@ -77,12 +77,16 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Care(msgspec.Struct, frozen=True, kw_only=True):
-    """How nodes that fail are treated. `flaps` returns within `flap_window` make a node go to maintenance."""
+    """How nodes that fail are treated. `flaps` returns within `flap_window` make a node go to maintenance.
+
+    `again`: seconds after which what was asked of an agent (Diagnose, Reclaim) is asked again.
+    """
 
     heartbeat: int = 60
     dead: int = 10 * MINUTE
     flaps: int = 3
     flap_window: int = DAY
+    again: int = 10 * MINUTE
     requeue_delay: int = 0
 
 
