@@ -1,0 +1,140 @@
+"""Figures of runs as tables for people, at most 80 columns wide.
+
+Units   waits in minutes, the makespan in days, shares in percent: runs are compared, so each row has one unit
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpuguard.scheduler.settings import DAY, MINUTE
+from gpuguard.simulator.course import SLOTS
+
+WIDTH = 80
+_LABEL = 31
+_PER_TABLE = 5
+"""As many policies ship; a column of 9 still holds two years' wait in minutes."""
+
+Summary = Mapping[str, Any]  # Any: what `summary` prints
+_ABSENT = "-"
+
+# What a row says, where its figure stands, and how it is written; no place: a heading.
+_Row = tuple[str, tuple[str, ...], Callable[[Any], str]]
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}"
+
+
+def _minutes(value: Any) -> str:
+    minutes = value / MINUTE
+    return f"{minutes:,.1f}" if 0 < minutes < 10 else f"{minutes:,.0f}"
+
+
+def _days(value: Any) -> str:
+    return f"{value / DAY:,.1f}"
+
+
+def _percent(value: Any) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _tenths(value: Any) -> str:
+    return f"{value:,.1f}"
+
+
+def _waits(label: str, *place: str) -> tuple[_Row, ...]:
+    return (
+        (label, (), str),
+        *((f"  {name}", (*place, key), _minutes) for name, key in (
+            ("mean", "mean"), ("median", "median"), ("95th percentile", "p95"), ("longest", "max"),
+        )),
+    )  # fmt: skip
+
+
+ROWS: tuple[_Row, ...] = (
+    ("jobs", ("jobs",), _count),
+    ("  finished", ("finished",), _count),
+    *_waits("wait, minutes", "wait_s"),
+    *_waits("wait of 1 to 8 GPUs, minutes", "wait_s_by_gpus", "1-8"),
+    *_waits("wait of 9 GPUs and more, minutes", "wait_s_by_gpus", "9+"),
+    *_waits("wait of 64 GPUs and more, min", "wait_s_by_gpus", "64+"),
+    ("GPUs in use while jobs come, %", ("utilisation",), _percent),
+    ("makespan, days", ("makespan_s",), _days),
+    ("jobs queued, % of all present", ("queued_share",), _percent),
+    ("jobs preempted, %", ("preempted_share",), _percent),
+    ("jobs that would start at once", (), str),
+    *((f"  of {size} GPUs", ("fragmentation", "slots", str(size)), _tenths) for size in SLOTS),
+    ("cycles of the core", ("cycles", "count"), _count),
+    ("  median, ms", ("cycles", "p50_ms"), _tenths),
+    ("  99th percentile, ms", ("cycles", "p99_ms"), _tenths),
+    ("  longest, ms", ("cycles", "max_ms"), _tenths),
+    ("this run took, seconds", ("wall_s",), _tenths),
+    ("  and memory, MiB", ("peak_rss_mib",), _tenths),
+)
+
+
+def table(runs: Mapping[str, Summary]) -> str:
+    """The runs side by side, one a column under its name; as many tables below each other as 80 columns need.
+
+    Shape   each line ends in a newline and in no space. What was not measured is -; a group for which no run had a
+            figure is left out. A name goes on below itself after a hyphen, and a part too long for its column is cut
+    """
+    names = list(runs)
+    blocks = [names[at : at + _PER_TABLE] for at in range(0, len(names), _PER_TABLE)]
+    return "\n".join(_block({name: runs[name] for name in block}) for block in blocks)
+
+
+def _block(runs: Mapping[str, Summary]) -> str:
+    width = min(16, (WIDTH - _LABEL) // len(runs))
+    headings = [_heading(name, width - 1) for name in runs]
+    height = max(len(heading) for heading in headings)
+    lines = [
+        _line("", [([""] * (height - len(heading)) + heading)[at] for heading in headings], width)
+        for at in range(height)
+    ]
+    lines.extend(_line(label, cells, width) for label, cells in _rows(list(runs.values())))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _heading(name: str, most: int) -> list[str]:
+    """The name in as few lines as its hyphens allow."""
+    lines = [""]
+    for part in name.replace("-", "-\0").split("\0"):
+        if lines[-1] and len(lines[-1] + part) > most:
+            lines.append("")
+        lines[-1] += part
+    return [_cut(line, most) for line in lines]
+
+
+def _rows(runs: Sequence[Summary]) -> list[tuple[str, list[str]]]:
+    found: list[tuple[str, list[str]]] = []
+    heading: str | None = None
+    for label, place, written in ROWS:
+        if not place:
+            heading = label
+            continue
+        values = [_at(run, place) for run in runs]
+        if not label.startswith(" "):
+            heading = None
+        elif all(value is None for value in values):
+            continue
+        elif heading is not None:
+            found.append((heading, []))
+            heading = None
+        found.append((label, [_ABSENT if value is None else written(value) for value in values]))
+    return found
+
+
+def _at(run: Summary, place: Sequence[str]) -> Any:
+    value: Any = run
+    for key in place:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _line(label: str, cells: Sequence[str], width: int) -> str:
+    return (label.ljust(_LABEL) + "".join(cell.rjust(width) for cell in cells)).rstrip()
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else name[: most - 1] + "~"
