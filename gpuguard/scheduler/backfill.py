@@ -185,7 +185,8 @@ class Bookings:
         nodes = np.nonzero(valid)[0]
         if len(nodes) < main.nodes:
             return None
-        chosen = self._tightest(nodes, main.nodes, start)
+        whole = self._bare[main.ask] if main.ask.gpus == self._cluster.most else None
+        chosen = self._tightest(nodes, main.nodes, start, whole)
         places = [(node, main.ask) for node in chosen]
         if also is not None:
             also = also.copy()
@@ -196,11 +197,16 @@ class Bookings:
             places += [(node, chunks[1].ask) for node in self._tightest(nodes, 1, start)]
         return tuple(places)
 
-    def _tightest(self, nodes: Ints, count: int, start: int) -> list[int]:
+    def _tightest(self, nodes: Ints, count: int, start: int, whole: Ints | None = None) -> list[int]:
         if len(nodes) == count:
             chosen: list[int] = nodes.tolist()
             return chosen
         cluster = self._cluster
+        if whole is not None:
+            # Just in time: those that come free last are wanted by nobody before.
+            order = np.argsort(-whole[nodes], kind="stable")[:count]
+            late: list[int] = nodes[order].tolist()
+            return late
         column = (cluster.ends[nodes] <= start).sum(axis=1) - 1
         free = cluster.frees[0, nodes, column] - self.taken[0, nodes]
         order = np.argsort(free, kind="stable")[:count]

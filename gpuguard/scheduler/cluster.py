@@ -121,6 +121,7 @@ class Cluster:
         self.usable: Flags = np.ones(size, dtype=np.bool_)
         self.tenants: list[dict[str, Tenant]] = [{} for _ in self.nodes]
         self.busy: Ints = np.zeros(size, dtype=np.int64)
+        self.last: Ints = np.zeros(size, dtype=np.int64)
         self.penalty: npt.NDArray[np.int32] = np.zeros((size, self.most + 1), dtype=np.int32)
         # The releases of each node in order: what is free after each, the first column being now.
         self._wide = ROWS
@@ -316,6 +317,7 @@ class Cluster:
         if wide > self._wide:
             self._widen(wide)
         at = sorted(ends)
+        self.last[node] = at[-1] if at else 0
         line = self.ends[node]
         line[1:wide] = at
         line[wide:] = NEVER

@@ -115,7 +115,10 @@ class _Pass:
         if not state.settings.backfill:
             return bool(fresh)
         reserved = state.reserved
-        return bool(reserved) and any(entry.key < reserved[-1][0] for entry in fresh)
+        if not reserved:
+            return False
+        last = max(reserved[0][0], reserved[-1][0])
+        return any(entry.key < last for entry in fresh)
 
     def _everyone(self) -> None:
         state = self._state
@@ -129,8 +132,14 @@ class _Pass:
         strict = not state.settings.backfill
         awaited = self._awaited()
         started: list[str] = []
+        head = self._head()
+        if head is not None and self._try(head):
+            started.append(head.job.id)
         walk = state.queue.walk()
         while (entry := walk.next()) is not None:
+            if entry is head:
+                walk.go_on()
+                continue
             while awaited and awaited[-1][0].key < entry.key and self._has_reservation_left():
                 self._reserve(*awaited.pop())
             if self._try(entry):
@@ -153,6 +162,17 @@ class _Pass:
         for job in self._held_back:
             if job in state.queue:
                 state.waiting[job] = state.queue.remove(job)
+
+    def _head(self) -> Entry | None:
+        """The job that was first when it had to wait; nobody of its class goes before it until it has started."""
+        state = self._state
+        if state.settings.key == "fifo":
+            return None
+        head = state.queue.entries.get(state.head)
+        first = state.queue.first()
+        if head is None or first is None or first.key[0] < head.key[0]:
+            return None
+        return head
 
     def _has_reservation_left(self) -> bool:
         return len(self._state.reserved) < self._state.settings.reservations
@@ -304,6 +324,8 @@ class _Pass:
         if booking is None:
             return
         state.bookings.book(booking)
+        if not state.reserved:
+            state.head = entry.job.id
         state.reserved.append((entry.key, entry.job.id, booking))
         if booking.start > self._now:
             state.looks = min(state.looks, booking.start)

@@ -53,15 +53,15 @@ class Placement:
             nodes = np.nonzero(allowed)[0]
             if not len(nodes):
                 return Failed("window")
-            return Placed((self._place(self._best(nodes, ask), ask),), "node")
+            return Placed((self._place(self._best(nodes, ask, now + entry.length), ask),), "node")
         return self._several(entry, flags, now)
 
     # -- one node -----------------------------------------------------------------------------------------------------
 
-    def _best(self, nodes: Ints, ask: Ask) -> int:
-        return int(nodes[int(self._scores(nodes, ask).argmin())])
+    def _best(self, nodes: Ints, ask: Ask, until: int) -> int:
+        return int(nodes[int(self._scores(nodes, ask, until).argmin())])
 
-    def _scores(self, nodes: Ints, ask: Ask) -> Ints:
+    def _scores(self, nodes: Ints, ask: Ask, until: int) -> Ints:
         """Less is better; the first of equal ones is taken."""
         cluster = self._cluster
         pool = self._settings.pools.get(ask.pool)
@@ -69,9 +69,13 @@ class Placement:
         if not ask.gpus:
             return self._shared_scores(nodes, ask, spread)
         count = cluster.count[nodes]
-        scores: Ints = -count if spread else count.copy()
+        if spread:
+            return -count
+        # Those who leave together leave a whole node: first where the job makes the node's last end least later.
+        later = np.clip(until - cluster.last[nodes], 0, 1 << 24)
+        scores: Ints = (later << 8) + count
         if self._settings.topology and ask.gpus > 1:
-            scores += cluster.penalty[nodes, ask.gpus].astype(np.int64) << 8
+            scores += cluster.penalty[nodes, ask.gpus].astype(np.int64) << 40
         return scores
 
     def _shared_scores(self, nodes: Ints, ask: Ask, spread: bool) -> Ints:
@@ -111,7 +115,7 @@ class Placement:
             also = self._bookings.allow(also, rest.ask, until)
         if not self._enough(flags, also, main.nodes):
             return Failed("window")
-        found = self._in_one_room(terms.within, main, rest, flags, also)
+        found = self._in_one_room(terms.within, main, rest, flags, also, until)
         if found is not None:
             return found
         if terms.required:
@@ -122,7 +126,7 @@ class Placement:
             entry.could_since = since
             if now < since + wait:
                 return Failed("network", since + wait)
-        return self._apart(main, rest, flags, also)
+        return self._apart(main, rest, flags, also, until)
 
     def wait(self, entry: Entry) -> int:
         """How long the job waits for a nearer place than it could have, in seconds."""
@@ -140,18 +144,26 @@ class Placement:
         return also is None or int(np.count_nonzero(also)) > count
 
     def _in_one_room(
-        self, within: str, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None
+        self, within: str, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None, until: int
     ) -> Placed | None:
         cluster = self._cluster
         if not cluster.has_racks or not self._settings.topology or within == "any":
-            return self._inside(None, main, rest, flags, also, "rack" if not cluster.has_racks else "core")
-        found = self._tightest_room(cluster.rack, len(cluster.by_rack), main, rest, flags, also, "rack")
+            return self._inside(None, main, rest, flags, also, "rack" if not cluster.has_racks else "core", until)
+        found = self._tightest_room(cluster.rack, len(cluster.by_rack), main, rest, flags, also, "rack", until)
         if found is None and (within == "pod" or main.nodes + (rest is not None) > cluster.by_rack.shape[1]):
-            found = self._tightest_room(cluster.pod, len(cluster.by_pod), main, rest, flags, also, "pod")
+            found = self._tightest_room(cluster.pod, len(cluster.by_pod), main, rest, flags, also, "pod", until)
         return found
 
     def _tightest_room(
-        self, rooms: Ints, count: int, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None, name: str
+        self,
+        rooms: Ints,
+        count: int,
+        main: Chunk,
+        rest: Chunk | None,
+        flags: Flags,
+        also: Flags | None,
+        name: str,
+        until: int,
     ) -> Placed | None:
         """In the room that has least to spare of those that hold it all."""
         fits = np.bincount(rooms[flags], minlength=count)
@@ -165,14 +177,21 @@ class Placement:
         if not len(candidates):
             return None
         room = int(candidates[int(spare[candidates].argmin())])
-        return self._inside(rooms == room, main, rest, flags, also, name)
+        return self._inside(rooms == room, main, rest, flags, also, name, until)
 
     def _inside(
-        self, inside: Flags | None, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None, name: str
+        self,
+        inside: Flags | None,
+        main: Chunk,
+        rest: Chunk | None,
+        flags: Flags,
+        also: Flags | None,
+        name: str,
+        until: int,
     ) -> Placed | None:
         """On the best nodes of a room."""
         nodes = np.nonzero(flags if inside is None else flags & inside)[0]
-        chosen = self._in_a_row(nodes, main)
+        chosen = self._in_a_row(nodes, main, until)
         places = [self._place(node, main.ask) for node in chosen]
         if rest is not None and also is not None:
             others = also.copy() if inside is None else also & inside
@@ -180,16 +199,16 @@ class Placement:
             left = np.nonzero(others)[0]
             if not len(left):
                 return None
-            places.append(self._place(self._best(left, rest.ask), rest.ask))
+            places.append(self._place(self._best(left, rest.ask, until), rest.ask))
         return Placed(tuple(places), self.reach_of([place.node for place in places], name))
 
-    def _in_a_row(self, nodes: Ints, chunk: Chunk) -> list[int]:
+    def _in_a_row(self, nodes: Ints, chunk: Chunk, until: int) -> list[int]:
         """So many of the nodes: those with the best scores, and among equals a shortest run."""
         count = chunk.nodes
         if len(nodes) == count:
             every: list[int] = nodes.tolist()
             return every
-        scores = self._scores(nodes, chunk.ask)
+        scores = self._scores(nodes, chunk.ask, until)
         order = np.argsort(scores, kind="stable")
         last = int(scores[order[count - 1]])
         better = nodes[scores < last]
@@ -202,11 +221,11 @@ class Placement:
         chosen: list[int] = np.sort(np.concatenate([better, equal[:missing]])).tolist()
         return chosen
 
-    def _apart(self, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None) -> Placed | Failed:
+    def _apart(self, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None, until: int) -> Placed | Failed:
         """Over as few racks as hold it, of one pod where one holds it: the fullest first, the last the tightest."""
         cluster = self._cluster
         pool = self._settings.pools.get(main.ask.pool)
-        found = self._tightest_room(cluster.pod, len(cluster.by_pod), main, rest, flags, also, "pod")
+        found = self._tightest_room(cluster.pod, len(cluster.by_pod), main, rest, flags, also, "pod", until)
         inside = None
         if found is not None:
             inside = cluster.pod == cluster.pod[found.places[0].node]
@@ -220,7 +239,7 @@ class Placement:
             full = np.nonzero(fits >= missing)[0]
             rack = int(full[int(fits[full].argmin())]) if len(full) else int(fits.argmax())
             nodes = np.nonzero(able & (cluster.rack == rack))[0]
-            part = self._in_a_row(nodes, main._replace(nodes=min(missing, len(nodes))))
+            part = self._in_a_row(nodes, main._replace(nodes=min(missing, len(nodes))), until)
             chosen += part
             missing -= len(part)
             fits[rack] = 0
@@ -234,7 +253,7 @@ class Placement:
                 left = np.nonzero(others)[0]
             if not len(left):
                 return Failed("room")
-            places.append(self._place(self._best(left, rest.ask), rest.ask))
+            places.append(self._place(self._best(left, rest.ask, until), rest.ask))
         return Placed(tuple(places), self.reach_of([place.node for place in places], "core"))
 
     def reach(self, places: Sequence[Place]) -> str:

@@ -20,6 +20,9 @@ OVERDUE = -1
 UNBOUNDED = 1 << 40
 """The length of a job without a walltime."""
 
+SHORT = 2 * HOUR
+"""Up to about this length jobs count as equally short: it is the shortest walltime that people ask for."""
+
 STEPS = 4
 """Walltimes are planned in steps of a fourth of a doubling, rounded up: the plan may only be too careful."""
 
@@ -114,10 +117,11 @@ class Queue:
         """When the entry counts as submitted, in seconds; `factor` is its fair share, 1 for who had least."""
         order, job = self._settings.order, entry.job
         size = order.size * log2(max(entry.gpus, 1))
-        length = order.length * log2(max(entry.length, 10 * MINUTE) / (10 * MINUTE))
+        length = order.length * log2(1.0 + entry.length / SHORT)
         moved = length - size
         moved = max(-order.most, min(order.most, moved))
         moved += order.share * (1.0 - factor)
+        moved += self._settings.tiers[job.tier].delay
         moved -= order.qos.get(job.qos, 0.0)
         queue = self._settings.queues.get(job.queue)
         if queue is not None:
@@ -130,9 +134,8 @@ class Queue:
             return (0, float(entry.submitted), entry.submitted, job.id)
         if now - entry.submitted > settings.order.patience:
             return (OVERDUE, float(entry.submitted), entry.submitted, job.id)
-        tier = settings.tiers[job.tier].order
-        rank = settings.levels[level or job.level]
-        return (rank * 8 + tier, self.virtual(entry, factor), entry.submitted, job.id)
+        late = 0 if settings.tiers[job.tier].first else 1
+        return (settings.levels[level or job.level] * 2 + late, self.virtual(entry, factor), entry.submitted, job.id)
 
     def add(self, entry: Entry, factor: float, now: int) -> None:
         entry.key = self.key_of(entry, factor, now)
@@ -183,6 +186,10 @@ class Queue:
     def next_overdue(self) -> int | None:
         """When somebody's patience ends next."""
         return self._oldest[0][0] + self._settings.order.patience + 1 if self._oldest else None
+
+    def first(self) -> Entry | None:
+        """Who stands before all others."""
+        return min((line[0] for line in self._lines.values()), default=(None, None))[1]
 
     def lines(self) -> dict[tuple[Shape, int], list[tuple[Key, Entry]]]:
         return self._lines

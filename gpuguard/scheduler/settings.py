@@ -23,7 +23,9 @@ class TierRule(msgspec.Struct, frozen=True, kw_only=True):
     """How a tier is treated.
 
     Shape   session: seconds after which a session is ended, however long it asked. run: the longest walltime that goes
-            straight into free memory of a shared card. shares: may hold a part of a GPU. order: lower goes first
+            straight into free memory of a shared card. shares: may hold a part of a GPU. order: who yields to whom, the
+            higher to the lower. first: goes before all other tiers. delay: hours by which its jobs count as submitted
+            later
     """
 
     walltime_required: bool = False
@@ -33,6 +35,8 @@ class TierRule(msgspec.Struct, frozen=True, kw_only=True):
     gpus: bool = True
     pool: str = "training"
     order: int = 0
+    first: bool = False
+    delay: float = 0.0
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,13 +56,13 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Weights of the order, in hours of age: a job's virtual time is its submit time with these added and taken away.
 
-    Shape   size: earlier by so much for each doubling of the GPUs. length: later for each doubling of the walltime over
-            10 minutes. most: no job is moved further than this, which bounds how often one is overtaken. share: how
+    Shape   size: earlier by so much for each doubling of the GPUs. length: later for each doubling of (the walltime
+            plus 2 h). most: no job is moved further than this, which bounds how often one is overtaken. share: how
             much later the user who had most is. patience: seconds after which a job goes first, whatever its key
     """
 
-    size: float = 24.0
-    length: float = 12.0
+    size: float = 18.0
+    length: float = 18.0
     most: float = 168.0
     share: float = 24.0
     qos: Mapping[str, float] = {}
@@ -100,10 +104,10 @@ def _queues() -> dict[str, Queue]:
 
 def _tiers() -> dict[Tier, TierRule]:
     return {
-        "interactive": TierRule(session=HOUR, run=5 * MINUTE, pool="interactive"),
+        "interactive": TierRule(session=HOUR, run=5 * MINUTE, pool="interactive", first=True),
         "training": TierRule(walltime_required=True, shares=False, order=1),
-        "batch": TierRule(order=2),
-        "background": TierRule(gpus=False, order=3),
+        "batch": TierRule(order=2, delay=6.0),
+        "background": TierRule(gpus=False, order=3, delay=12.0),
     }
 
 
@@ -127,7 +131,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     gpu_weights: Mapping[str, float] = msgspec.field(default_factory=lambda: {"A10": 1.0, "A100": 4.0})
     high_share: float = 0.2
     cores_per_gpu: float = 2.0
-    reservations: int = 20
+    reservations: int = 5
     backfill: bool = True
     key: Literal["fifo", "weighted"] = "weighted"
     topology: bool = True

@@ -100,6 +100,7 @@ class State:
         self.dead: dict[Shape, int] = {}
         self.rules: dict[Shape, str] = {}
         self.stale = True
+        self.head = ""
         self.looks: int = NEVER
         # Making room.
         self.holes: dict[str, Held] = {}
