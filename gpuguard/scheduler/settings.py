@@ -89,23 +89,29 @@ class Care(msgspec.Struct, frozen=True, kw_only=True):
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of `cycle` that is no event. `policy` names who decides order and placement in the simulator."""
 
-    queues: Mapping[str, Queue] = {
-        "trial": Queue(limit=2 * HOUR, weight=2.0),
-        "training": Queue(limit=7 * DAY, extension=7 * DAY),
-        "urgent": Queue(limit=DAY, weight=24.0),
-    }
-    tiers: Mapping[Tier, TierRule] = {
-        "interactive": TierRule(session=HOUR, run=5 * MINUTE, pool="interactive"),
-        "training": TierRule(walltime_required=True, shares=False, order=1),
-        "batch": TierRule(order=2),
-        "background": TierRule(gpus=False, order=3),
-    }
-    pools: Mapping[str, Pool] = {"training": Pool(), "interactive": Pool(placement="spread")}
+    queues: Mapping[str, Queue] = msgspec.field(
+        default_factory=lambda: {
+            "trial": Queue(limit=2 * HOUR, weight=2.0),
+            "training": Queue(limit=7 * DAY, extension=7 * DAY),
+            "urgent": Queue(limit=DAY, weight=24.0),
+        }
+    )
+    tiers: Mapping[Tier, TierRule] = msgspec.field(
+        default_factory=lambda: {
+            "interactive": TierRule(session=HOUR, run=5 * MINUTE, pool="interactive"),
+            "training": TierRule(walltime_required=True, shares=False, order=1),
+            "batch": TierRule(order=2),
+            "background": TierRule(gpus=False, order=3),
+        }
+    )
+    pools: Mapping[str, Pool] = msgspec.field(
+        default_factory=lambda: {"training": Pool(), "interactive": Pool(placement="spread")}
+    )
     order: Order = Order()
     preemption: Preemption = Preemption()
     care: Care = Care()
     shares: Mapping[str, float] = {}
-    gpu_weights: Mapping[str, float] = {"A10": 1.0, "A100": 4.0}
+    gpu_weights: Mapping[str, float] = msgspec.field(default_factory=lambda: {"A10": 1.0, "A100": 4.0})
     high_share: float = 0.2
     cores_per_gpu: float = 2.0
     reservations: int = 20
@@ -114,4 +120,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     key: Literal["fifo", "weighted"] = "weighted"
     topology: bool = True
     queued_share: float = 0.3
-    levels: Mapping[Level, int] = {"high": 0, "normal": 1, "low": 2}
+    levels: Mapping[Level, int] = msgspec.field(default_factory=lambda: {"high": 0, "normal": 1, "low": 2})
