@@ -88,9 +88,8 @@ class _Pass:
         if many and (state.standing is None or self._now - state.ranked >= order.refresh):
             state.standing = state.share.standing(self._now)
             state.ranked = self._now
-            state.queue.rekey([(entry, state.factor(entry)) for entry in state.queue.entries.values()], self._now)
+            state.queue.reshare(state.standing.factor)
             state.stale = True
-            return
         late = list(state.queue.overdue(self._now))
         if late:
             state.queue.rekey([(entry, state.factor(entry)) for entry in late], self._now)
