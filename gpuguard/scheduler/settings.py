@@ -22,9 +22,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 class TierRule(msgspec.Struct, frozen=True, kw_only=True):
     """How a tier is treated.
 
-    Shape   session: seconds after which a session is ended, however long it asked. shares: may hold a part of a GPU. order: who yields to whom, the
-            higher to the lower. first: goes before all other tiers. delay: hours by which its jobs count as submitted
-            later
+    Shape   session: seconds after which a session is ended, however long it asked. shares: may hold a part of a GPU.
+            order: who yields to whom, the higher to the lower. first: goes before all other tiers. delay: hours by
+            which its jobs count as submitted later
     """
 
     walltime_required: bool = False
