@@ -37,8 +37,7 @@ class Running:
     """A job that has places. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "checkpointed", "end", "entry", "job", "level", "network", "places", "price", "progressed", "rank", "signalled",
-        "started", "why",
+        "checkpointed", "end", "entry", "job", "level", "network", "places", "price", "rank", "signalled", "started", "why",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, places: tuple[Place, ...], network: str, started: int, end: int) -> None:
@@ -51,7 +50,6 @@ class Running:
         self.level: Level = entry.job.level
         self.rank = 0
         self.price = 0
-        self.progressed = False
         self.checkpointed: int | None = None
         self.signalled: int | None = None
         self.why = ""
@@ -197,7 +195,7 @@ class State:
             entry.smaller = self._smaller(job)
         self.records[job.id] = Record(
             job=job.id, user=job.user, account=job.account, queue=job.queue, tier=job.tier, submitted=at,
-            gpus=job.gpus * job.gpu_milli,
+            gpus=job.gpus * job.gpu_milli, walltime=job.walltime,
         )  # fmt: skip
         self.share.enrol(Holder(job.account, job.user))
         return entry
@@ -272,9 +270,7 @@ class State:
         if end < NEVER:
             heappush(self._ends, (end, job.id, entry.restarts))
         self.share.start(Holder(job.account, job.user), run.price, self.now)
-        record = self.records[job.id]
-        if record.allocated is None:
-            record.allocated = self.now
+        self.records[job.id].begins(self.now, run.gpus, network)
         self._count(run, 1)
         return run
 
@@ -284,7 +280,7 @@ class State:
         for place in run.places:
             self.cluster.give(job, place.node)
         self.share.stop(Holder(run.job.account, run.job.user), run.price, self.now)
-        self.records[job].ran(run.started, self.now, how, run.checkpointed, run.gpus)
+        self.records[job].ran(self.now, how, run.checkpointed)
         self._count(run, -1)
         self.stale = True
         return run
