@@ -37,7 +37,8 @@ class Running:
     """A job that has places. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "checkpointed", "end", "entry", "job", "level", "network", "places", "price", "rank", "signalled", "started", "why",
+        "checkpointed", "end", "entry", "job", "level", "network", "places", "price", "rank", "signalled", "started",
+        "why",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, places: tuple[Place, ...], network: str, started: int, end: int) -> None:
@@ -105,6 +106,8 @@ class State:
         self.budget = Budget()
         self.last_yield: dict[str, tuple[int, int]] = {}
         self.yielding: dict[int, int] = {}
+        # Who asked last that others leave, and why they did not.
+        self.denied = ("", "")
         # What is held now, in thousandths of a GPU, and watts by pool.
         self.allocated = 0
         self.high = 0
