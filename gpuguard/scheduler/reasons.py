@@ -22,6 +22,7 @@ from gpuguard.scheduler.ranks import high_allowed
 from gpuguard.scheduler.request import WHOLE
 from gpuguard.scheduler.settings import DAY, HOUR, MINUTE
 from gpuguard.scheduler.shortage import SHOWN, count_of, gpus_of, names_of, shortage
+from gpuguard.scheduler.standing import counted
 from gpuguard.scheduler.state import State
 
 Rule = Literal[
@@ -207,7 +208,8 @@ class Reasons:
         )  # fmt: skip
 
     def _ahead(self, entry: Entry) -> int:
-        return sum(bisect_left(line, (entry.key,)) for line in self._state.queue.lines().values())
+        key = counted(self._state, entry)
+        return sum(bisect_left(line, (key,)) for line in self._state.queue.lines().values())
 
     def _power(self, entry: Entry) -> Reason:
         state = self._state
@@ -223,7 +225,7 @@ class Reasons:
     def _network(self, entry: Entry, until: int | None) -> Reason:
         state, terms = self._state, entry.shape.terms
         room = "pod" if terms.within == "pod" else "rack"
-        why = f"{count_of(entry.shape.nodes, 'node')} have room, but not in one {room}"
+        why = f"{entry.shape.nodes} nodes have room, but not in one {room}"
         if until is not None:
             why += f": it waits for that {lasting(until - state.now)} more, then takes what there is"
         elif terms.required:

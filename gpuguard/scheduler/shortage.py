@@ -55,9 +55,9 @@ def _short(state: State, chunk: Chunk, good: Ints) -> Shortage | None:
     count, of = int(np.count_nonzero(free)), int(np.count_nonzero(up))
     facts = {"nodes": chunk.nodes, "gpus": ask.gpus, "free_nodes": count, "up": of}
     if count < chunk.nodes:
-        why = f"it wants {wish(chunk)}: {count_of(count, 'node')} of {of} that could give it have that now"
+        why = f"it wants {wish(chunk)}: {count} of the {of} that could give it have that now"
         return Shortage(rule="room", why=why, facts=facts)
-    why = f"it wants {wish(chunk)}: {count_of(count, 'node')} have these free, but {_scarce(state, ask, free)}"
+    why = f"it wants {wish(chunk)}: these are free on {count_of(count, 'node')}, but {_scarce(state, ask, free)}"
     return Shortage(rule="beside", why=why, facts={**facts, "fits": fits})
 
 
@@ -78,9 +78,9 @@ def _scarce(state: State, ask: Ask, free: Flags) -> str:
     if name == "cpus":
         if ask.spares and have[name]:
             return f"the cores that are left go with free GPUs ({ask.spares / 1000:g} each)"
-        return f"only {have[name]} of them the {amount / 1000:g} cores beside"
+        return f"the {amount / 1000:g} cores beside them on {have[name]}"
     unit = "MiB" if name == "memory" else "MiB/s"
-    return f"only {have[name]} of them the {amount} {unit} of {name.replace('_', ' ')} beside"
+    return f"the {amount} {unit} of {name.replace('_', ' ')} beside them on {have[name]}"
 
 
 def _drained(state: State, chunk: Chunk, exist: Flags, up: Flags) -> Shortage:

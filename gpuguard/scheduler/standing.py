@@ -8,10 +8,10 @@ from math import log2
 
 import msgspec
 
-from gpuguard.scheduler.queue import OVERDUE, SHORT, Entry
+from gpuguard.scheduler.queue import OVERDUE, SHORT, Entry, Key
+from gpuguard.scheduler.ranks import high_allowed
 from gpuguard.scheduler.settings import HOUR
 from gpuguard.scheduler.state import State
-from gpuguard.scheduler.usage import Holder
 
 PARTS = ("size", "walltime", "bound", "share", "tier", "qos", "queue")
 
@@ -56,14 +56,17 @@ def position(state: State, job: str, shown: int = 5) -> Position | None:
     entry = state.queue.entries.get(job)
     if entry is None:
         return None
-    before = sorted((other for other in state.queue.entries.values() if other.key < entry.key), key=_key, reverse=True)
+    mine = counted(state, entry)
+    keys = ((counted(state, other), other) for other in state.queue.entries.values())
+    before = [other for _, other in sorted((pair for pair in keys if pair[0] < mine), key=_first, reverse=True)]
     nearest = tuple(_row(state, other, len(before) - number) for number, other in enumerate(before[:shown]))
     row = _row(state, entry, len(before) + 1)
     gpus = sum(other.gpus for other in before)
     if not before:
         why = "nobody is before it"
     else:
-        why = f"{len(before)} jobs with {gpus} GPUs are before it; " + compare(state, job, nearest[0].job)
+        jobs = "1 job with {} GPUs is" if len(before) == 1 else f"{len(before)} jobs with {{}} GPUs are"
+        why = f"{jobs.format(gpus)} before it; " + compare(state, job, nearest[0].job)
     return Position(row=row, ahead=len(before), gpus=gpus, nearest=nearest, why=why)
 
 
@@ -77,10 +80,10 @@ def compare(state: State, job: str, other: str) -> str:
     assert theirs is not None
     if mine is theirs:
         return f"job {job} is itself"
-    first, second = (theirs, mine) if theirs.key < mine.key else (mine, theirs)
+    first, second = (theirs, mine) if counted(state, theirs) < counted(state, mine) else (mine, theirs)
     one, two = _row(state, first, 0), _row(state, second, 0)
     head = f"job {first.job.id} is before job {second.job.id}"
-    if first.key[0] != second.key[0]:
+    if counted(state, first)[0] != counted(state, second)[0]:
         return f"{head}: it is {one.band}, and job {second.job.id} is {two.band}"
     if one.counts_from == two.counts_from:
         return f"{head}: they count from the same instant, and it was submitted first or its id comes first"
@@ -89,8 +92,7 @@ def compare(state: State, job: str, other: str) -> str:
     if reasons:
         said += f" ({', '.join(reasons)})"
     if round(one.share, 1) != round(two.share, 1) and state.standing is not None:
-        holders = [Holder(entry.job.account, entry.job.user) for entry in (second, first)]
-        said += ". " + state.share.explain(state.standing, *holders)
+        said += ". " + state.share.explain(state.standing, second.holder, first.holder)
     return said
 
 
@@ -110,12 +112,12 @@ def _row(state: State, entry: Entry, place: int) -> Row:
     order, band = settings.order, entry.key[0]
     size = walltime = bound = share = tier = qos = queue = 0.0
     if settings.key != "fifo" and band != OVERDUE:
-        size = -order.size * log2(max(entry.gpus, 1))
+        size = 0.0 - order.size * log2(max(entry.gpus, 1))
         walltime = order.length * log2(1.0 + entry.length / SHORT)
         bound = max(-order.most, min(order.most, size + walltime)) - (size + walltime)
         tier = settings.tiers[job.tier].delay
-        qos = -order.qos.get(job.qos, 0.0)
-        queue = -settings.queues[job.queue].weight if job.queue in settings.queues else 0.0
+        qos = 0.0 - order.qos.get(job.qos, 0.0)
+        queue = 0.0 - settings.queues[job.queue].weight if job.queue in settings.queues else 0.0
         # Of fair share, what the key was made with: it is computed anew only now and then.
         rest = (entry.key[1] - entry.submitted) / HOUR
         share = rest - (size + walltime + bound + tier + qos + queue)
@@ -132,8 +134,20 @@ def _band(state: State, entry: Entry) -> str:
     if entry.key[0] == OVERDUE:
         return "overdue: it has waited beyond the site's patience"
     first = ", of a tier that goes first" if state.settings.tiers[entry.job.tier].first else ""
-    return f"of level {entry.job.level}{first}"
+    as_normal = " and counts as normal" if counted(state, entry) != entry.key else ""
+    return f"of level {entry.job.level}{as_normal}{first}"
 
 
-def _key(entry: Entry) -> tuple[int, float, int, str]:
-    return entry.key
+def counted(state: State, entry: Entry) -> Key:
+    """The job's key as the pass uses it now: of a high job beyond the share of such, that of a normal one."""
+    key, job = entry.key, entry.job
+    settings = state.settings
+    if job.level != "high" or key[0] == OVERDUE or settings.key == "fifo":
+        return key
+    if high_allowed(state.high, state.allocated, entry.gpus * job.gpu_milli, settings.high_share):
+        return key
+    return (key[0] + 2 * (settings.levels["normal"] - settings.levels["high"]), *key[1:])
+
+
+def _first(pair: tuple[Key, Entry]) -> Key:
+    return pair[0]

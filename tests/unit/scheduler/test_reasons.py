@@ -65,7 +65,10 @@ def test_room_says_what_it_wants_and_what_is_free() -> None:
     state = site(*nodes(3), settings=bare, jobs=[job("a"), job("b", 4), job("c", 16), job("d", 16)])
     found = reason(state, "d")
     assert found.rule == "room"
-    assert found.why == "it wants 2 nodes with 8 free GPUs each: 1 node of 3 that could give it have that now; 1 job before it"
+    assert (
+        found.why
+        == "it wants 2 nodes with 8 free GPUs each: 1 of the 3 that could give it have that now; 1 job before it"
+    )
     assert found.facts == {"nodes": 2, "gpus": 8, "free_nodes": 1, "up": 3, "ahead": 1}
 
 
@@ -76,7 +79,7 @@ def test_cores_missing_beside_free_gpus_are_told() -> None:
     )  # fmt: skip
     found = reason(state, "b")
     assert found.rule == "beside"
-    assert "1 node have these free, but only 0 of them the 8 cores beside" in found.why
+    assert "these are free on 1 node, but the 8 cores beside them on 0" in found.why
 
 
 def test_whose_reservation_it_would_move_is_told() -> None:
@@ -89,7 +92,9 @@ def test_whose_reservation_it_would_move_is_told() -> None:
     )  # fmt: skip
     found = reason(state, "c")
     assert (found.rule, found.jobs) == ("window", ("b",))
-    assert "there is room on n1, but it may run 4 d 4 h and would move the start of job b, planned in 59 min" in found.why
+    assert (
+        "there is room on n1, but it may run 4 d 4 h and would move the start of job b, planned in 59 min" in found.why
+    )
 
 
 def test_a_job_that_waits_for_one_rack_says_how_long() -> None:
@@ -101,7 +106,9 @@ def test_a_job_that_waits_for_one_rack_says_how_long() -> None:
     cycle(state, [Submitted(at=3, job=fill[2])], 3)
     found = reason(state, "c")
     assert (found.rule, found.until) == ("network", 603)
-    assert found.why == "2 nodes have room, but not in one rack: it waits for that 10 min more, then takes what there is"
+    assert (
+        found.why == "2 nodes have room, but not in one rack: it waits for that 10 min more, then takes what there is"
+    )
     assert reason(state, "c").until == 603, "to ask is not to begin to wait"
 
 

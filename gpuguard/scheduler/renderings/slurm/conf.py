@@ -97,7 +97,7 @@ def _backfill(settings: Settings) -> Iterator[str]:
     )
     words = [
         f"bf_window={window}", f"bf_resolution={FINE if fine else COARSE}",
-        f"bf_max_job_test={settings.depth or DEPTH}", f"bf_job_part_count_reserve={settings.reservations}",
+        f"bf_max_job_test={DEPTH}", f"bf_job_part_count_reserve={settings.reservations}",
         "bf_continue",
     ]  # fmt: skip
     if settings.preemption.enabled:
