@@ -29,6 +29,7 @@ COMMANDS: dict[str, str] = {
     "drain": "takes this node out of service (dry run unless --yes)",
     "resume": "gives it back, if the drain is ours (dry run unless --yes)",
     "support-bundle": "one tar with verdicts, log excerpts and configuration",
+    "scheduler": "our tiers, queues and preemption for Slurm or Volcano",
     "record": "this machine as a folder that --root plays, without names",
     "selftest": "does the chain work, end to end, on this node?",
     "demo": "plays a recorded incident, from log line to drain",

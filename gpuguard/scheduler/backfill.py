@@ -185,6 +185,8 @@ class Bookings:
         nodes = np.nonzero(valid)[0]
         if len(nodes) < main.nodes:
             return None
+        if len(nodes) == 1 and len(chunks) == 1:
+            return ((int(nodes[0]), main.ask),)
         whole = self._bare[main.ask] if main.ask.gpus == self._cluster.most else None
         chosen = self._tightest(nodes, main.nodes, start, whole)
         places = [(node, main.ask) for node in chosen]
@@ -217,6 +219,9 @@ class Bookings:
 def _meet(first: Ints, count: int, second: Ints | None, least: int, groups: Ints | None) -> tuple[int, Ints | None]:
     """The first instant at which enough nodes can, of one group where there are groups, and the nodes of that group."""
     more = 0 if second is None else 1
+    if count == 1 and not more and groups is None:
+        start = int(first.min())
+        return max(start, least) if start < NEVER else NEVER, None
     if groups is None:
         if len(first) < count + more:
             return NEVER, None

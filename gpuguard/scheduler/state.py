@@ -27,7 +27,6 @@ from gpuguard.scheduler.ranks import rank
 from gpuguard.scheduler.record import Record
 from gpuguard.scheduler.request import WHOLE, Job, Level
 from gpuguard.scheduler.settings import Settings
-from gpuguard.scheduler.usage import Holder
 
 OUTCOMES = 200_000
 """Ends of so many jobs are remembered, for those that name them as parents later."""
@@ -199,7 +198,7 @@ class State:
             job=job.id, user=job.user, account=job.account, queue=job.queue, tier=job.tier, submitted=at,
             gpus=job.gpus * job.gpu_milli,
         )  # fmt: skip
-        self.share.enrol(Holder(job.account, job.user))
+        self.share.enrol(entry.holder)
         return entry
 
     def _shape(self, job: Job, asked: tuple[Part, ...]) -> Shape:
@@ -240,7 +239,7 @@ class State:
         """The fair share of the job's owner, as it was computed last."""
         if self.standing is None:
             return 1.0
-        return self.standing.factor(Holder(entry.job.account, entry.job.user))
+        return self.standing.factor(entry.holder)
 
     def enqueue(self, entry: Entry) -> None:
         """Nothing but room is missing any more."""
@@ -271,7 +270,7 @@ class State:
             )
         if end < NEVER:
             heappush(self._ends, (end, job.id, entry.restarts))
-        self.share.start(Holder(job.account, job.user), run.price, self.now)
+        self.share.start(entry.holder, run.price, self.now)
         record = self.records[job.id]
         if record.allocated is None:
             record.allocated = self.now
@@ -283,7 +282,7 @@ class State:
         run = self.running.pop(job)
         for place in run.places:
             self.cluster.give(job, place.node)
-        self.share.stop(Holder(run.job.account, run.job.user), run.price, self.now)
+        self.share.stop(run.entry.holder, run.price, self.now)
         self.records[job].ran(run.started, self.now, how, run.checkpointed, run.gpus)
         self._count(run, -1)
         self.stale = True

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
+import numpy as np
+
 from gpuguard.errors import InvariantBroken
+from gpuguard.scheduler.cluster import Ints
 from gpuguard.scheduler.cycle import cycle
 from gpuguard.scheduler.events import AnyEvent, Checkpointed, Cleaned, Diagnosed, Ended, NodeJoined, Submitted
 from gpuguard.scheduler.plan import (
@@ -287,7 +290,7 @@ class Engine:
         self.course.samples.append(
             Sample(
                 now, len(state.queue), len(state.running), state.allocated / WHOLE, int(count.sum()),
-                slots(count.tolist(), state.cluster.most),
+                slots(count, state.cluster.most),
             )
         )  # fmt: skip
 
@@ -298,15 +301,9 @@ _ENDS: dict[str, End] = {
 }  # fmt: skip
 
 
-def slots(free: Sequence[int], most: int) -> tuple[int, ...]:
+def slots(free: Ints, most: int) -> tuple[int, ...]:
     """How many jobs of each size of SLOTS would start on nodes with so many free GPUs, with no wish for nearness."""
-    found = []
-    whole = sum(1 for count in free if count >= most) if most else 0
-    for size in SLOTS:
-        if not most:
-            found.append(0)
-        elif size <= most:
-            found.append(sum(count // size for count in free))
-        else:
-            found.append(whole // -(-size // most))
-    return tuple(found)
+    if not most:
+        return (0,) * len(SLOTS)
+    whole = int(np.count_nonzero(free >= most))
+    return tuple(int((free // size).sum()) if size < most else whole // -(-size // most) for size in SLOTS)
