@@ -20,13 +20,15 @@ from gpuguard.errors import Absent, ActionRefused, UsageError
 
 if TYPE_CHECKING:
     from gpuguard.runtime.simulation import Case, Read, Run
+    from gpuguard.simulator.engine import Model
 
-EXAMPLE = "gpuguard simulate --jobs jobs.csv.gz --nodes nodes.csv --policy easy-pack --policy gpuguard"
+EXAMPLE = "gpuguard simulate --jobs jobs.csv.gz --nodes nodes.csv --policy all"
 
 DEFAULT = "gpuguard"
 POLICIES = ("fifo-spread", "fifo-pack", "easy-pack", "easy-spread", DEFAULT)
 WALLTIMES = {
-    "exact": "each job's run time", "bucket": "run times rounded up to 2 h, 1 d, 2 d or 7 d", "x3": "three times the run times",
+    "exact": "each job's run time", "bucket": "run times rounded up to 2 h, 1 d, 2 d or 7 d",
+    "x3": "three times the run times",
 }  # fmt: skip
 MOST_RESERVATIONS = 1000
 
@@ -46,7 +48,8 @@ def arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     how.add_argument(
         "--walltime", choices=tuple(WALLTIMES), metavar="exact|bucket|x3",
-        help="what each job asks for: its run time, that rounded up, three times that (default: what the trace tells, else bucket)",
+        help="what each job asks for: its run time, that rounded up to 2 h, 1 d, 2 d or 7 d, three times that (default:"
+        " what the trace tells, else bucket)",
     )  # fmt: skip
     how.add_argument("--from-day", type=_days, metavar="A", help="only jobs submitted from this day of the trace on")
     how.add_argument("--to-day", type=_days, metavar="B", help="and before this one")
@@ -56,16 +59,26 @@ def arguments(parser: ArgumentParser) -> None:
         "--wiring", choices=("two-sockets", "unknown"), default="two-sockets", metavar="two-sockets|unknown",
         help="what is assumed of nodes of 8 GPUs (default: two-sockets, PCIe switches with two GPUs each)",
     )  # fmt: skip
-    how.add_argument("--inflate", type=_share, metavar="SHARE", help="jobs asking for this share of all GPUs; none ends")
+    how.add_argument(
+        "--inflate", type=_share, metavar="SHARE", help="jobs asking for this share of all GPUs; none ends"
+    )
+    how.add_argument(
+        "--model", action="append", metavar="NAME[:KEY=VALUE,...]",
+        help="the world with this in it, again for another; `--model list` lists them",
+    )  # fmt: skip
+    how.add_argument("--claim", action="append", metavar="ID", help="with claims: only this one, again for another")
     how.add_argument("--seed", type=_whole, default=0, metavar="N", help="of all chances (default: 0)")
     out = parser.add_argument_group("what is told")
     form = out.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON: an object, or a list of them for several policies")
+    form.add_argument(
+        "--json", action="store_true", help="print JSON: an object, or a list of them for several policies"
+    )
     form.add_argument("--table", action="store_true", help="print a table of 80 columns (the default)")
     out.add_argument("--picture", metavar="FILE", help="draw the run over time, .svg or .png")
     out.add_argument("--chart", metavar="FILE", help="draw what each GPU ran, .svg or .png")
     out.add_argument(
-        "--colour", choices=("size", "tier", "end"), default="size", metavar="size|tier|end", help="with --chart: what colours tell"
+        "--colour", choices=("size", "tier", "end"), default="size", metavar="size|tier|end",
+        help="with --chart: what the colours tell of a job (default: size)",
     )  # fmt: skip
     out.add_argument("--progress", action="store_true", help="tell how far it is on standard error, also into a log")
 
@@ -115,6 +128,8 @@ def run(args: Namespace) -> int:
 
     Raises  UsageError; ConfigInvalid, ReadFailed or NotUnderstood for a file that cannot be used
     """
+    if args.model and "list" in args.model:
+        return _list_models()
     _check(args)
     if args.what == "claims":
         return _claims(args)
@@ -146,19 +161,26 @@ def _check(args: Namespace) -> None:
                 ("--jobs", args.jobs), ("--nodes", args.nodes), ("--gpu-types", args.gpu_types),
                 ("--policy", args.policy), ("--walltime", args.walltime), ("--from-day", args.from_day),
                 ("--to-day", args.to_day), ("--max-days", args.max_days), ("--reservations", args.reservations),
-                ("--inflate", args.inflate), ("--picture", args.picture), ("--chart", args.chart),
+                ("--inflate", args.inflate), ("--model", args.model), ("--picture", args.picture),
+                ("--chart", args.chart),
             ) if value is not None
         ]  # fmt: skip
         if given:
             raise UsageError(f"{given[0]} has no part in the claims, which bring their own cases: leave it out")
         return
+    if args.claim is not None:
+        raise UsageError("--claim goes with `gpuguard simulate claims`: it says which of them to measure")
     if args.traces is not None:
         raise UsageError("--traces goes with `gpuguard simulate claims`; here --jobs and --nodes name the files")
     missing = [name for name, value in (("--jobs", args.jobs), ("--nodes", args.nodes)) if value is None]
     if missing:
         raise UsageError(f"{' and '.join(missing)} FILE is missing; example: {EXAMPLE}")
+    if args.inflate is not None and args.model:
+        raise UsageError("with --inflate nothing goes on, so no --model has anything to change: leave it out")
     if args.inflate is not None and (args.picture or args.chart):
-        raise UsageError("with --inflate all is one instant, of which there is no picture: leave out --picture, --chart")
+        raise UsageError(
+            "with --inflate all is one instant, of which there is no picture: leave out --picture, --chart"
+        )
 
 
 def _policies(args: Namespace) -> list[str]:
@@ -196,18 +218,41 @@ def _case(args: Namespace, found: "Read") -> "Case":
 
 
 def _runs(args: Namespace, given: "Case", policies: Sequence[str]) -> Iterator["Run"]:
+    import dataclasses
+
     from gpuguard.runtime.bar import Bar
     from gpuguard.runtime.simulation import settings_of, simulated
 
     chosen = [(name, settings_of(name, args.reservations)) for name in policies]
     for name, settings in chosen:
+        models = _models(args)  # anew for each run: they remember what happened in it
         with Bar(name, "jobs", shown=True if args.progress else None) as bar:
-            done = simulated(given, name, settings, show=bar.show)
+            done = simulated(given, name, settings, models=models, show=bar.show)
         _tell_refused(done)
         done.facts["walltime"] = args.walltime or "trace"
         done.facts["seed"] = args.seed
+        done.facts["models"] = list(args.model or ())
         _draw(args, done)
-        yield done
+        yield dataclasses.replace(done, course=None)  # the next run needs the memory
+
+
+def _models(args: Namespace) -> "tuple[Model, ...]":
+    if not args.model:
+        return ()
+    from gpuguard.runtime.simulation import models
+
+    return models(args.model, args.seed)
+
+
+def _list_models() -> int:
+    from gpuguard.runtime.words import page, row
+    from gpuguard.simulator.shelf import keys, lines
+
+    out: list[str] = []
+    for name, text in lines().items():
+        out += [*row(name, text, label_width=14), *row("", ", ".join(keys(name)), label_width=14)]
+    sys.stdout.write(page(out))
+    return 0
 
 
 def _inflations(args: Namespace, found: "Read", policies: Sequence[str]) -> Iterator["Run"]:
@@ -271,10 +316,10 @@ def _told(args: Namespace, found: "Read", given: "Case") -> Iterator[str]:
         ) if count
     ]  # fmt: skip
     text = f"{len(chosen.jobs):,} jobs of {Path(args.jobs).name}, submitted on days"
-    text += f" {chosen.start / DAY:.1f} to {chosen.end / DAY:.1f}"
-    text += f", without {listed(left)}" if left else ""
-    text += f"; {chosen.capped:,} cut to {args.max_days:g} days" if chosen.capped else ""
-    yield from paragraph(f"{text}.")
+    text += f" {chosen.start / DAY:.1f} to {chosen.end / DAY:.1f}."
+    text += f" Left out: {listed(left)}." if left else ""
+    text += f" Cut to {args.max_days:g} days: {chosen.capped:,}." if chosen.capped else ""
+    yield from paragraph(text)
     yield from paragraph(
         f"{len(found.nodes):,} nodes of {Path(args.nodes).name} with {found.gpus:,} GPUs."
         f" Walltimes: {WALLTIMES.get(args.walltime, 'as told, else ' + WALLTIMES['bucket'])}."
@@ -296,5 +341,22 @@ def _print(args: Namespace, runs: "Sequence[Run]", told: Sequence[str]) -> None:
     sys.stdout.write((page([*told, ""]) if told else "") + shown)
 
 
+# --- the claims ------------------------------------------------------------------------------------------------------
+
+
 def _claims(args: Namespace) -> int:
-    raise UsageError("not yet")
+    import msgspec
+
+    from gpuguard.runtime.bar import Bar
+    from gpuguard.runtime.claims import findings, page, traces
+
+    recorded = traces(args.traces, _say)
+    with Bar("claims", "", shown=True if args.progress else None) as bar:
+        found = list(findings(recorded, seed=args.seed, only=args.claim or (), say=bar.say))
+    if args.json:
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+    else:
+        from gpuguard.runtime import words
+
+        sys.stdout.write(words.page(page(found)))
+    return 0

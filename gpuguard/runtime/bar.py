@@ -5,7 +5,7 @@ import time
 from types import TracebackType
 from typing import TextIO
 
-from gpuguard.runtime.words import span
+from gpuguard.runtime.words import printable, span
 
 WIDTH = 79  # a terminal's last column would begin a new line
 BAR = 24
@@ -19,9 +19,7 @@ class Bar:
     Shape   on a terminal one line that is drawn anew and is gone at the end; elsewhere a line of its own each time
     """
 
-    def __init__(
-        self, label: str, unit: str, *, shown: bool | None = None, stream: TextIO | None = None
-    ) -> None:
+    def __init__(self, label: str, unit: str, *, shown: bool | None = None, stream: TextIO | None = None) -> None:
         self._label = label
         self._unit = unit
         self._stream = stream if stream is not None else sys.stderr
@@ -50,6 +48,15 @@ class Bar:
         self._last = now
         self._drawn = True
         text = line(self._label, done, total, self._unit, now - self._began)
+        self._stream.write(f"\r\x1b[K{text}" if self._terminal else f"{text}\n")
+        self._stream.flush()
+
+    def say(self, text: str) -> None:
+        """What goes on now, where nobody knows how much is left."""
+        if not self._shown:
+            return
+        self._drawn = True
+        text = printable(f"{self._label}: {text}")[:WIDTH]
         self._stream.write(f"\r\x1b[K{text}" if self._terminal else f"{text}\n")
         self._stream.flush()
 

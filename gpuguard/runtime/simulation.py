@@ -141,6 +141,16 @@ def settings_of(policy: str, reservations: int | None = None) -> Settings:
     return msgspec.structs.replace(found, reservations=reservations)
 
 
+def models(asked: Sequence[str], seed: int) -> tuple[Model, ...]:
+    """The models of the world that were asked for, each with its chances from the seed.
+
+    Raises  UsageError for one that there is not
+    """
+    from gpuguard.simulator.shelf import build
+
+    return build(asked, random.Random(seed))
+
+
 def simulated(
     given: Case, policy: str, settings: Settings, *, models: Sequence[Model] = (), sampled: bool = True, show: Show
 ) -> Run:

@@ -5,19 +5,21 @@ from typing import Any
 
 from gpuguard.scheduler.events import AnyEvent, NodeJoined
 from gpuguard.scheduler.plan import AnyDecision, Finish, Requeue, Share, Start
-from gpuguard.simulator.engine import Life, World
+from gpuguard.simulator.engine import Life, Model, World
 
 PAIR = 2
 
 
-class Nearness:
+class Nearness(Model):
     """A model that only looks. It keeps its own book of who holds what, in the order of the decisions.
 
     Shape   multi_node: starts on several nodes. fitting: those of them that some rack is wide enough for. in_one_rack:
             those of these that are in one. pairs: starts of two whole GPUs on a node whose sockets are known; across:
             those that lie on two sockets; avoidable: those for which a pair on one socket was free on a node that the
-            job may use and that has its cores and memory left
+            job may use, that has its cores and memory left, and that is not kept for a reservation
     """
+
+    name = "nearness"
 
     def __init__(self, nodes: Sequence[NodeJoined]) -> None:
         self.multi_node = self.fitting = self.in_one_rack = 0
@@ -46,7 +48,7 @@ class Nearness:
         """Starts are judged by what was free before them."""
         match decision:
             case Start():
-                self._judge(world, decision)
+                self._judge(world, decision, now)
                 self._holds[decision.job] = decision.shares
                 self._book(decision.shares, 1)
             case Finish() | Requeue():
@@ -72,7 +74,7 @@ class Nearness:
             for gpu in _bits(share.mask):
                 taken[gpu] = taken.get(gpu, 0) + by
 
-    def _judge(self, world: World, decision: Start) -> None:
+    def _judge(self, world: World, decision: Start, now: int) -> None:
         shares = decision.shares
         if len(shares) > 1:
             self.multi_node += 1
@@ -86,17 +88,19 @@ class Nearness:
             self.pairs += 1
             if len({sockets[gpu] for gpu in _bits(shares[0].mask)}) > 1:
                 self.across += 1
-                self.avoidable += self._had_nearer(world, decision)
+                self.avoidable += self._had_nearer(world, decision, now)
 
-    def _had_nearer(self, world: World, decision: Start) -> bool:
+    def _had_nearer(self, world: World, decision: Start, now: int) -> bool:
         """Some node that the job may use had two free GPUs on one socket."""
         state = world.state
         cluster = state.cluster
-        ask = state.running[decision.job].entry.shape.terms.chunks[0].ask
+        entry = state.running[decision.job].entry
+        ask = entry.shape.terms.chunks[0].ask
         able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable
         for row, amount in enumerate(ask.amounts):
             if amount and cluster.constrains[row]:
                 able = able & (cluster.spare[row] >= amount)
+        able = state.bookings.allow(able, ask, now + entry.span)
         return any(self._has_pair(name) for name, good in zip(cluster.names, able.tolist(), strict=True) if good)
 
     def _has_pair(self, node: str) -> bool:
