@@ -11,6 +11,7 @@ def vacancy(
     memory: list[int] | None = None,
     kind: list[int] | None = None,
     cores: list[int] | None = None,
+    last: list[int] | None = None,
 ) -> Vacancy:
     """Nodes with these free thousandths; without amounts, nothing but GPUs constrains."""
     size = len(milli)
@@ -23,4 +24,5 @@ def vacancy(
         kind=np.array(kind or [0] * size, dtype=np.int64),
         size=np.array([len(row) for row in milli], dtype=np.int64),
         cores=np.array(cores or cpus or plenty, dtype=np.int64),
+        last=np.array(last or [0] * size, dtype=np.int64),
     )
