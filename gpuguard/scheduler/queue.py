@@ -218,6 +218,10 @@ class Queue:
                 return
             yield self.entries[job]
 
+    def oldest(self) -> list[tuple[int, str]]:
+        """Those whose patience has not ended, by when they were submitted."""
+        return list(self._oldest)
+
     def next_overdue(self) -> int | None:
         """When somebody's patience ends next."""
         return self._oldest[0][0] + self._settings.order.patience + 1 if self._oldest else None

@@ -339,6 +339,14 @@ class State:
             if run is not None and run.entry.restarts == restarts and run.end == end:
                 yield run
 
+    def coming_ends(self) -> frozenset[tuple[int, str]]:
+        """Ends at which somebody will be looked at: of those who run, and of some who do not any more."""
+        return frozenset(
+            (end, job)
+            for end, job, restarts in self._ends
+            if job in self.running and self.running[job].entry.restarts == restarts
+        )
+
     def next_end(self) -> int:
         """When the next walltime ends."""
         ends = self._ends
