@@ -45,7 +45,7 @@ class _Pass:
         # An instant before the last one is that of a clock that was set back: time stands until it has caught up.
         self._now = state.now = max(state.now, now)
         self._decisions: list[AnyDecision] = []
-        self._told = Told(state, self._decisions)
+        self._told = Told(state, self._decisions, now)
         self._asked = False
         self._planned = False
         self._held_back: list[str] = []

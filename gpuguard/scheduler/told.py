@@ -45,8 +45,9 @@ FRESH = 10 * MINUTE
 class Told:
     """One instant's events, on their way into the state."""
 
-    def __init__(self, state: State, decisions: list[AnyDecision]) -> None:
+    def __init__(self, state: State, decisions: list[AnyDecision], clock: int) -> None:
         self._state = state
+        self._clock = clock
         self._decisions = decisions
         self.fresh: list[Entry] = []
 
@@ -178,6 +179,14 @@ class Told:
 
     # -- running jobs -------------------------------------------------------------------------------------------------
 
+    def _run(self, job: str, at: int) -> Running | None:
+        """The run that an event of this instant is about; None: there is none, or it was told too late, of one before.
+
+        Where the caller's clock was set back, instants before the start say nothing.
+        """
+        run = self._state.running.get(job)
+        return None if run is not None and at < run.started <= self._clock else run
+
     def kill(self, run: Running, word: str, rule: str, why: str, cause: str = "") -> None:
         """The job is told to end, once, and its places count as taken until it is seen to be gone."""
         state = self._state
@@ -189,7 +198,7 @@ class Told:
         self._decisions.append(Kill(rule=rule, job=run.job.id, grace=grace, why=why, cause=cause))
 
     def _progressed(self, event: Progressed) -> None:
-        run = self._state.running.get(event.job)
+        run = self._run(event.job, event.at)
         if run is None or run.progressed:
             return
         run.progressed = True
@@ -199,14 +208,14 @@ class Told:
             record.progressed = event.at
 
     def _hung(self, event: Hung) -> None:
-        run = self._state.running.get(event.job)
+        run = self._run(event.job, event.at)
         if run is not None:
             culprit = f"; {event.culprit} holds it up" if event.culprit else ""
             self.kill(run, "hung", "hung", f"it makes no progress{culprit}")
 
     def _extend(self, event: ExtensionAsked) -> None:
         state = self._state
-        run = state.running.get(event.job)
+        run = self._run(event.job, event.at)
         if run is None or run.signalled is not None or event.seconds <= 0:
             return
         end = run.end + event.seconds
@@ -236,7 +245,7 @@ class Told:
         return ""
 
     def _ended(self, event: Ended) -> None:
-        run = self._state.running.get(event.job)
+        run = self._run(event.job, event.at)
         if run is None:
             return
         job = run.job

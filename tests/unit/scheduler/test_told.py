@@ -1,0 +1,72 @@
+"""What is told: once, twice, too late, at the same instant, and of jobs that are on their way out."""
+
+from itertools import permutations
+
+import msgspec
+import pytest
+
+from gpuguard.scheduler.cycle import cycle
+from gpuguard.scheduler.events import (
+    AnyEvent,
+    Cancelled,
+    Checkpointed,
+    ConditionMet,
+    DrainAsked,
+    Ended,
+    ExtensionAsked,
+    Hung,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    Submitted,
+)
+from gpuguard.scheduler.plan import Extend, Finish, Kill, Preempt, Release, Requeue
+from gpuguard.scheduler.request import Dependency, Job
+from gpuguard.scheduler.settings import Preemption, Queue, Settings
+from gpuguard.scheduler.state import State
+from tests.support.scheduler_world import did, starts, told
+
+GRACE = 120
+
+
+def node(name: str, gpus: int = 8, at: int = 0, **more: object) -> NodeJoined:
+    return NodeJoined(at=at, node=name, gpus=gpus, **more)  # type: ignore[arg-type]
+
+
+def job(id: str, gpus: int = 8, walltime: int | None = 1000, **more: object) -> Job:
+    return Job(id=id, gpus=gpus, walltime=walltime, **more)  # type: ignore[arg-type]
+
+
+def sub(*jobs: Job, at: int = 0) -> list[Submitted]:
+    return [Submitted(at=at, job=one) for one in jobs]
+
+
+def cluster(*events: AnyEvent, settings: Settings | None = None) -> State:
+    state = State(settings)
+    told(state, *events, now=0)
+    return state
+
+
+def outcome(plan: object) -> list[tuple[str, str]]:
+    return [(one.job, one.outcome) for one in plan.decisions if isinstance(one, Finish)]  # type: ignore[attr-defined]
+
+
+def test_an_end_that_is_told_again_does_not_end_the_run_after_it() -> None:
+    state = cluster(node("a"), *sub(job("j", checkpoints=True)))
+    failed = Ended(at=10, job="j", code=1)
+    assert starts(told(state, failed, now=11)) == {"j": ("a",)}
+    plan = told(state, failed, now=20)
+    assert plan.decisions == () and "j" in state.running
+
+
+@pytest.mark.parametrize("late", [Hung(at=10, job="j"), ExtensionAsked(at=10, job="j", seconds=60)])
+def test_what_was_said_of_the_run_before_says_nothing_of_this_one(late: AnyEvent) -> None:
+    state = cluster(node("a"), *sub(job("j", checkpoints=True, extends=True)))
+    told(state, Ended(at=10, job="j", code=1), now=11)
+    assert told(state, late, now=20).decisions == ()
+
+
+def test_an_end_counts_where_the_clock_was_set_back_behind_the_start() -> None:
+    state = cluster(node("a"))
+    told(state, *sub(job("j")), now=1000)
+    assert outcome(told(state, Ended(at=500, job="j"), now=500)) == [("j", "completed")]
