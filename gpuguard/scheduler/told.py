@@ -38,6 +38,9 @@ from gpuguard.scheduler.queue import UNBOUNDED, Entry
 from gpuguard.scheduler.settings import MINUTE
 from gpuguard.scheduler.state import Running, State
 
+_FOR_GOOD = {"cancel": "cancelled", "walltime": "timeout", "session": "timeout"}
+"""Why a job was told to end and does not come back, whatever else happens until it is gone."""
+
 FRESH = 10 * MINUTE
 """A checkpoint older than this does not prove that an extension would not be lost. Source: saves every 5 to 10 min."""
 
@@ -253,8 +256,8 @@ class Told:
         how: str = classify_end(event.code, event.signal, event.proof, preempted, job.proof, event.at)
         rule = {"completed": "exit", "failed": "nonzero_exit", "suspicious": "no_proof", "preempted": "preempted"}[how]
         why = f"signal {event.signal}" if event.signal else f"exit {event.code}"
-        if run.why in {"cancel", "walltime", "session"} and how != "completed":
-            how, rule = ("cancelled" if run.why == "cancel" else "timeout"), run.why
+        if run.why in _FOR_GOOD and how != "completed":
+            how, rule = _FOR_GOOD[run.why], run.why
         elif run.why == "hung" and how != "completed":
             how, rule = "hung", "hung"
         elif run.why in {"drain", "lost"} and how != "completed":
@@ -264,6 +267,8 @@ class Told:
     def _over(self, run: Running, how: str, rule: str, why: str) -> None:
         """The job has left its places: it is done, or it goes back to the queue with its id, age and charge."""
         state, job, entry = self._state, run.job, run.entry
+        if how == "lost" and run.why in _FOR_GOOD:
+            how, rule = _FOR_GOOD[run.why], run.why
         state.stop(job.id, how)
         for held in state.holes.values():
             held.hole = held.hole.without(job.id)
@@ -338,6 +343,9 @@ class Told:
         run = state.running.get(event.job)
         by = f"by {event.by}" if event.by else ""
         if run is not None:
+            if run.signalled is not None:
+                # It leaves already, for whatever reason; it shall not come back.
+                run.why = "cancel"
             self.kill(run, "cancel", "cancelled", by)
             return
         if event.job in state.queue:

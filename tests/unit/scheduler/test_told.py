@@ -70,3 +70,56 @@ def test_an_end_counts_where_the_clock_was_set_back_behind_the_start() -> None:
     state = cluster(node("a"))
     told(state, *sub(job("j")), now=1000)
     assert outcome(told(state, Ended(at=500, job="j"), now=500)) == [("j", "completed")]
+
+
+# -- on their way out -------------------------------------------------------------------------------------------------
+
+
+def preempting() -> State:
+    """A batch job was told to make room for a training job."""
+    rules = Preemption(least_run=0, grace=60, hold=100)
+    state = cluster(node("a"), settings=Settings(preemption=rules))
+    told(state, *sub(job("low", tier="batch", checkpoints=True)), now=10)
+    plan = told(state, *sub(job("top"), at=20), now=20)
+    assert did(plan, Preempt) == ["low"]
+    return state
+
+
+def test_a_job_that_is_cancelled_while_it_makes_room_does_not_come_back() -> None:
+    state = preempting()
+    told(state, Cancelled(at=25, job="low"), now=25)
+    plan = told(state, Ended(at=30, job="low", code=143), now=30)
+    assert outcome(plan) == [("low", "cancelled")] and starts(plan) == {"top": ("a",)}
+
+
+def test_a_job_that_was_told_to_end_for_good_is_not_started_again_when_its_node_dies() -> None:
+    state = cluster(node("a"), *sub(job("cut"), job("over", walltime=50)), node("b"))
+    told(state, Cancelled(at=49, job="cut"), now=49)
+    told(state, now=50)
+    plan = told(state, NodeLost(at=55, node="a"), NodeLost(at=55, node="b"), now=55)
+    assert outcome(plan) == [("over", "timeout"), ("cut", "cancelled")] or outcome(plan) == [
+        ("cut", "cancelled"),
+        ("over", "timeout"),
+    ]
+    assert did(plan, Requeue) == []
+
+
+def test_the_preemptor_is_cancelled_while_victims_leave() -> None:
+    state = preempting()
+    plan = told(state, Cancelled(at=25, job="top"), now=25)
+    assert did(plan, Release) == ["top"] and outcome(plan) == [("top", "cancelled")]
+    plan = told(state, Ended(at=30, job="low", code=143), now=30)
+    assert did(plan, Requeue) == ["low"] and starts(plan) == {"low": ("a",)}
+
+
+def test_a_victim_that_ends_by_itself_with_a_proof_is_done() -> None:
+    state = preempting()
+    plan = told(state, Ended(at=30, job="low", code=0, proof=True), now=30)
+    assert outcome(plan) == [("low", "completed")] and starts(plan) == {"top": ("a",)}
+
+
+@pytest.mark.parametrize(("at", "word"), [(30, "preempted"), (19, "nonzero_exit")])
+def test_an_exit_in_the_grace_is_ours_and_one_before_the_signal_its_own(at: int, word: str) -> None:
+    state = preempting()
+    plan = told(state, Ended(at=at, job="low", code=1), now=30)
+    assert [one.rule for one in plan.decisions if isinstance(one, Requeue)] == [word]
