@@ -36,7 +36,7 @@ class Running:
     """A job that has places. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "checkpointed", "end", "entry", "job", "level", "network", "places", "price", "progressed", "rank", "signalled",
+        "checkpointed", "end", "entry", "job", "level", "lost", "network", "places", "price", "progressed", "rank", "signalled",
         "started", "why",
     )  # fmt: skip
 
@@ -54,6 +54,8 @@ class Running:
         self.checkpointed: int | None = None
         self.signalled: int | None = None
         self.why = ""
+        # The nodes that are proven dead: where all are, nobody is left who could tell its end.
+        self.lost: dict[str, None] = {}
 
     @property
     def gpus(self) -> int:

@@ -171,10 +171,11 @@ class Told:
     def _lose(self, node: str, rule: str, why: str, until: int | None = None) -> None:
         """What ran there is gone. A job that is also elsewhere is ended there first: its GPUs are not free before."""
         for run in self._on(node, None, until):
-            if len(run.places) > 1:
-                self.kill(run, "lost", rule, why, node)
-            else:
+            run.lost[node] = None
+            if all(self._state.cluster.names[place.node] in run.lost for place in run.places):
                 self._over(run, "lost", rule, why)
+            else:
+                self.kill(run, "lost", rule, why, node)
 
     def _end(self, ends: Ends) -> None:
         for run in self._on(ends.node, ends.mask, ends.until):

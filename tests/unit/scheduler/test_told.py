@@ -123,3 +123,14 @@ def test_an_exit_in_the_grace_is_ours_and_one_before_the_signal_its_own(at: int,
     state = preempting()
     plan = told(state, Ended(at=at, job="low", code=1), now=30)
     assert [one.rule for one in plan.decisions if isinstance(one, Requeue)] == [word]
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_over_two_nodes_is_gone_when_both_are() -> None:
+    state = cluster(node("a"), node("b"), *sub(job("wide", 16)))
+    plan = told(state, NodeLost(at=5, node="a"), now=5)
+    assert did(plan, Kill) == ["wide"] and "wide" in state.running
+    plan = told(state, NodeLost(at=6, node="b"), now=6)
+    assert did(plan, Requeue) == ["wide"] and not state.running
