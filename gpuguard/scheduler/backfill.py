@@ -112,6 +112,8 @@ class Bookings:
 
         Shape   groups: the nodes of each group in a row, filled up with -1
         """
+        if not self._cluster.nodes:
+            return None
         main, rest = chunks[0], chunks[1] if len(chunks) > 1 else None
         times = self._times(main.ask)
         other = None if rest is None else self._times(rest.ask)

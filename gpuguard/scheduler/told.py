@@ -55,16 +55,17 @@ class Told:
         self.fresh: list[Entry] = []
 
     def fold(self, events: Iterable[AnyEvent]) -> None:
-        ordered = sorted(events, key=order_of)
         state = self._state
-        joined = [event for event in ordered if isinstance(event, NodeJoined)]
-        if joined:
-            self._join(joined)
+        joined: list[NodeJoined] = []
         submitted: list[Submitted] = []
-        for event in ordered:
+        for event in in_order(events):
+            if isinstance(event, NodeJoined):
+                joined.append(event)
+                continue
+            if joined:
+                self._join(joined)
+                joined = []
             match event:
-                case NodeJoined():
-                    pass
                 case NodeLeft():
                     self._leave(event)
                 case (
@@ -95,6 +96,8 @@ class Told:
                     submitted.append(event)
                 case _:
                     assert_never(event)
+        if joined:
+            self._join(joined)
         if submitted:
             self._submit(submitted)
 
@@ -384,6 +387,21 @@ class Told:
                 self.fresh.append(entry)
         for job, parent in change.never:
             self._never(job, f"job {parent}")
+
+
+def in_order(events: Iterable[AnyEvent]) -> list[AnyEvent]:
+    """The events in the one order in which they are folded, however they came."""
+    ordered = sorted(events, key=order_of)
+    place = 0
+    while place < len(ordered):
+        after = place + 1
+        while after < len(ordered) and order_of(ordered[after]) == order_of(ordered[place]):
+            after += 1
+        # What is printed is the whole event: only equal ones are equal there. It is dear, so the few that need it.
+        if after > place + 1:
+            ordered[place:after] = sorted(ordered[place:after], key=repr)
+        place = after
+    return ordered
 
 
 def order_of(event: AnyEvent) -> tuple[int, int, str, str]:

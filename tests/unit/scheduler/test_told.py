@@ -134,3 +134,33 @@ def test_a_job_over_two_nodes_is_gone_when_both_are() -> None:
     assert did(plan, Kill) == ["wide"] and "wide" in state.running
     plan = told(state, NodeLost(at=6, node="b"), now=6)
     assert did(plan, Requeue) == ["wide"] and not state.running
+
+
+def test_a_node_that_leaves_and_joins_in_one_pass_is_there_without_its_jobs() -> None:
+    state = cluster(node("a"), *sub(job("j")))
+    plan = told(state, NodeLeft(at=5, node="a"), node("a", at=6), now=10)
+    assert did(plan, Requeue) == ["j"] and starts(plan) == {"j": ("a",)}
+    told(state, node("a", at=11), NodeLeft(at=12, node="a"), now=15)
+    assert not state.joined
+
+
+# -- one order --------------------------------------------------------------------------------------------------------
+
+TIES: dict[str, list[AnyEvent]] = {
+    "two ends": [Ended(at=5, job="j", code=0), Ended(at=5, job="j", code=1)],
+    "hung and ended": [Hung(at=5, job="j", culprit="a"), Ended(at=5, job="j", code=1), Hung(at=5, job="j")],
+    "met and not": [ConditionMet(at=5, name="w", met=False), ConditionMet(at=5, name="w")],
+    "one id": [Submitted(at=5, job=job("k", 1)), Submitted(at=5, job=job("k", 2))],
+    "one node": [node("b", 4, at=5), node("b", 8, at=5), NodeLeft(at=5, node="b")],
+}
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_events_of_one_instant_mean_the_same_in_any_order(name: str) -> None:
+    word = Dependency(relation="condition", name="w")
+    plans = set()
+    for events in permutations(TIES[name]):
+        state = cluster(node("a"), *sub(job("j", checkpoints=True), job("waits", 1, after=(word,))))
+        first = told(state, *events, now=5)
+        plans.add(msgspec.json.encode([first, told(state, now=6), sorted(state.queue.entries), sorted(state.joined)]))
+    assert len(plans) == 1
