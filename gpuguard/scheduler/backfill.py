@@ -67,7 +67,7 @@ class Bookings:
         """Those of the nodes where somebody who stays until then moves no reservation."""
         if not self._nodes:
             return flags
-        beside = self.shadow[0] >= _whole(ask)
+        beside = (self.shadow[0] >= _whole(ask)) & (not ask.alone)
         for row, amount in enumerate(ask.amounts, 1):
             if amount and self._cluster.constrains[row - 1]:
                 beside &= self.shadow[row] >= amount
@@ -77,7 +77,8 @@ class Bookings:
     def book(self, booking: Booking) -> None:
         """The booking stands."""
         for node, ask in booking.nodes:
-            wants = (_whole(ask), *ask.amounts)
+            # Beside one that is to be alone there is no room, not even for work without GPUs.
+            wants = (int(self._cluster.size[node]) + 1 if ask.alone else _whole(ask), *ask.amounts)
             if not self.booked[node]:
                 self.booked[node] = True
                 self._nodes.append(node)
@@ -142,7 +143,7 @@ class Bookings:
             amounts = [amount + self.taken[row, nodes] if amount else 0 for row, amount in enumerate(ask.amounts, 1)]
             late = cluster.ready(nodes, _whole(ask) + self.taken[0, nodes], amounts)
             beside = bare.copy()
-            beside[nodes] = np.maximum(late, bare[nodes])
+            beside[nodes] = NEVER if ask.alone else np.maximum(late, bare[nodes])
             after = bare.copy()
             after[nodes] = np.maximum(self.end[nodes], bare[nodes])
         return _Times(bare, beside, after)
@@ -153,9 +154,12 @@ class Bookings:
         if ask.card_memory:
             able &= cluster.card_memory >= ask.card_memory
         bare = cluster.ready(None, _whole(ask), ask.amounts)
+        # Alone it waits for the last who is there, and so does everybody where one is alone.
         if ask.alone:
-            ends = np.where(cluster.ends < NEVER, cluster.ends, 0).max(axis=1)
-            bare = np.maximum(bare, ends)
+            bare = np.maximum(bare, cluster.last)
+            able &= cluster.holds == 0
+        else:
+            bare = np.where(cluster.sole, np.maximum(bare, cluster.last), bare)
         bare[~able] = NEVER
         return bare
 

@@ -73,9 +73,13 @@ class _Pass:
             over = session is not None and self._now - run.started >= session
             word = "session" if over else "walltime"
             self._told.kill(run, word, word, f"its {self._now - run.started} s are used up")
-        for job in list(state.holes):
-            if state.holes[job].hole.standing(self._now) == "timeout":
+        for job, held in list(state.holes.items()):
+            standing = held.hole.standing(self._now)
+            if standing == "timeout":
                 self._told.release(job, "those who should have left did not, or it did not start in time")
+            elif standing == "ready" and not all(state.cluster.keeps(place) for place in held.places):
+                # What is left is anybody's, and the job asks anew.
+                self._told.release(job, "a node or a GPU of it went bad meanwhile")
 
     # -- the order ----------------------------------------------------------------------------------------------------
 
@@ -248,18 +252,14 @@ class _Pass:
         held = state.holes[job]
         if held.hole.standing(self._now) != "ready":
             return False
+        found = Placed(held.places, state.placement.reach(held.places))
+        if state.dependencies.held(job) or self._barred(entry) or not self._has_power(entry, found):
+            # Somebody of its name, or queue, or pool was faster: the room is kept as long as it was to be.
+            return False
         for place in held.places:
             state.cluster.unhold(place)
         del state.holes[job]
-        able = all(
-            state.cluster.usable[place.node] and place.mask & ~state.cluster.free[place.node] == 0
-            for place in held.places
-        )
-        if not able:
-            # A node or a GPU of it went bad meanwhile: what is left is anybody's, and the job asks anew.
-            state.stale = True
-            return False
-        self._start(entry, Placed(held.places, state.placement.reach(held.places)), self._level(entry), "room")
+        self._start(entry, found, self._level(entry), "room")
         return True
 
     def _less(self, entry: Entry) -> bool:

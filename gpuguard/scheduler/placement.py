@@ -93,12 +93,13 @@ class Placement:
     def _place(self, node: int, ask: Ask) -> Place:
         cluster = self._cluster
         if ask.gpus:
-            return Place(node, cluster.wiring[node].pick(cluster.free[node], ask.gpus), WHOLE, ask.amounts)
+            mask = cluster.wiring[node].pick(cluster.free[node], ask.gpus)
+            return Place(node, mask, WHOLE, ask.amounts, alone=ask.alone)
         if not ask.milli:
-            return Place(node, 0, 0, ask.amounts)
+            return Place(node, 0, 0, ask.amounts, alone=ask.alone)
         card = cluster.card_for(node, ask)
         mask = cluster.wiring[node].pick(cluster.free[node], 1) if card is None else 1 << card
-        return Place(node, mask, ask.milli, ask.amounts, ask.card_memory)
+        return Place(node, mask, ask.milli, ask.amounts, ask.card_memory, ask.alone)
 
     # -- several nodes ------------------------------------------------------------------------------------------------
 
