@@ -13,7 +13,7 @@ from gpuguard.errors import InvariantBroken
 from gpuguard.scheduler.backfill import Bookings
 from gpuguard.scheduler.cluster import NEVER, RESOURCES, Cluster, Place, Tenant
 from gpuguard.scheduler.nodes import bad_gpus, usable
-from gpuguard.scheduler.queue import OVERDUE
+from gpuguard.scheduler.queue import OVERDUE, line_of
 from gpuguard.scheduler.request import WHOLE
 from gpuguard.scheduler.state import State
 
@@ -67,14 +67,14 @@ def _lines(state: State) -> Iterator[str]:
     """The lines of the queue hold its entries, each once, in order."""
     queue = state.queue
     found: dict[str, int] = {}
-    for (shape, step, *_), line in queue.lines().items():
+    for place, line in queue.lines().items():
         if not line:
             yield "an empty line is kept in the queue"
         if [key for key, _ in line] != sorted(key for key, _ in line):
             yield "a line of the queue is out of order"
         for key, entry in line:
             found[entry.job.id] = found.get(entry.job.id, 0) + 1
-            if key != entry.key or entry.shape is not shape or entry.step != step:
+            if key != entry.key or line_of(entry) != place:
                 yield f"job {entry.job.id} stands in a line that is not its own"
     yield from _differ("lines of the queue", found, dict.fromkeys(queue.entries, 1))
     gpus = sum(entry.gpus for entry in queue.entries.values())

@@ -51,12 +51,17 @@ class _Pass:
         self._held_back: list[str] = []
 
     def fold(self, events: Iterable[AnyEvent]) -> None:
+        self._tick()
+        self._told.fold(events)
+        # What was told late may be due already.
+        self._tick()
+
+    def _tick(self) -> None:
         state = self._state
         for life in state.lives_due(self._now):
             later, decisions = tick(life, self._now, state.settings.care)
             self._decisions.extend(decisions)
             state.live(later)
-        self._told.fold(events)
 
     # -- what is over -------------------------------------------------------------------------------------------------
 
@@ -139,7 +144,8 @@ class _Pass:
         if head is not None and self._try(head):
             started.append(head.job.id)
         walk = state.queue.walk()
-        while (entry := walk.next()) is not None:
+        stopped = strict and head is not None and not started
+        while not stopped and (entry := walk.next()) is not None:
             if entry is head:
                 walk.go_on()
                 continue
@@ -151,7 +157,7 @@ class _Pass:
                 continue
             if strict:
                 break
-            if self._has_reservation_left() or state.rules.get(entry.shape) in _OWN:
+            if self._has_reservation_left() or self._is_own_case(entry) or state.rules.get(entry.shape) in _OWN:
                 walk.go_on()
         while awaited and self._has_reservation_left() and not strict:
             self._reserve(*awaited.pop())
@@ -164,7 +170,7 @@ class _Pass:
         state = self._state
         for job in self._held_back:
             if job in state.queue:
-                state.waiting[job] = state.queue.remove(job)
+                state.wait(state.queue.remove(job))
 
     def _head(self) -> Entry | None:
         """The job that was first when it had to wait; nobody of its class goes before it until it has started."""
@@ -245,6 +251,11 @@ class _Pass:
         if has_left:
             self._reserve(entry)
         return False
+
+    def _is_own_case(self, entry: Entry) -> bool:
+        """That it does not start says nothing of the next of its line: it waits for others, or takes less than it."""
+        state, job = self._state, entry.job.id
+        return job in state.holes or state.dependencies.held(job) or (entry.restarts > 0 and bool(entry.smaller))
 
     def _use(self, entry: Entry) -> bool:
         """The job starts where room was made for it, once that is empty."""
@@ -349,7 +360,7 @@ class _Pass:
 
     def plan(self) -> Plan:
         state = self._state
-        overdue = state.queue.next_overdue()
+        overdue = None if state.settings.key == "fifo" else state.queue.next_overdue()
         holes = [held.hole.until + 1 for held in state.holes.values()]
         wake = min([state.looks, state.next_end(), state.next_life(), NEVER if overdue is None else overdue, *holes])
         return Plan(

@@ -133,6 +133,10 @@ class State:
                 self.cluster.hold(place)
         for life in self.lives.values():
             self.judge(life)
+        # The nodes may draw other watts than before.
+        self.watts = {}
+        for run in self.running.values():
+            self._draw(run, 1)
         kinds: dict[tuple[object, ...], int] = {}
         for node in self.joined.values():
             kind = (
@@ -243,6 +247,11 @@ class State:
             return 1.0
         return self.standing.factor(entry.holder)
 
+    def wait(self, entry: Entry) -> None:
+        """Something must come true again before the job may start."""
+        entry.waits_since = self.now
+        self.waiting[entry.job.id] = entry
+
     def enqueue(self, entry: Entry) -> None:
         """Nothing but room is missing any more."""
         record = self.records[entry.job.id]
@@ -299,6 +308,9 @@ class State:
         self.by_queue[queue] = self.by_queue.get(queue, 0) + gpus
         if run.job.may_be_preempted:
             self.yielding[run.rank] = self.yielding.get(run.rank, 0) + sign
+        self._draw(run, sign)
+
+    def _draw(self, run: Running, sign: int) -> None:
         pool = run.entry.shape.terms.chunks[0].ask.pool
         if (watts := self.watts_of(run.places)) > 0:
             self.watts[pool] = self.watts.get(pool, 0.0) + sign * watts

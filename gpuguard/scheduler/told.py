@@ -244,11 +244,14 @@ class Told:
         queue = state.settings.queues[job.queue]
         if queue.limit is not None and end - run.started > queue.limit + queue.extension:
             return f"queue {job.queue} lets a job run {queue.limit + queue.extension} s"
-        bookings = state.bookings
-        for place in run.places:
-            start = int(bookings.start[place.node])
-            if run.end <= start < end:
-                return "its GPUs are reserved for another job by then"
+        session = state.settings.tiers[job.tier].session
+        if session is not None and end - run.started > session:
+            return f"a session of tier {job.tier} lasts {session} s"
+        # By names: what was planned stands although the cluster has changed since.
+        names = {state.cluster.names[place.node] for place in run.places}
+        for planned in state.planned:
+            if run.end <= planned.start < end and not names.isdisjoint(planned.nodes):
+                return f"its GPUs are reserved for job {planned.job} by then"
         return ""
 
     def _ended(self, event: Ended) -> None:
@@ -295,7 +298,7 @@ class Told:
         self._decisions.append(Requeue(rule=rule, job=job.id, resume=entry.resume, why=why))
         change = state.dependencies.requeued(job.id)
         if job.id in change.held:
-            state.waiting[job.id] = entry
+            state.wait(entry)
         else:
             state.enqueue(entry)
             self.fresh.append(entry)
@@ -376,13 +379,13 @@ class Told:
         state = self._state
         for job in change.held:
             if job in state.queue:
-                state.waiting[job] = state.queue.remove(job)
+                state.wait(state.queue.remove(job))
                 state.stale = True
         for job in change.eligible:
             entry = state.waiting.pop(job, None)
             if entry is not None:
                 # Age does not grow while a job waits for others.
-                entry.submitted = max(entry.submitted, state.now)
+                entry.submitted += max(0, state.now - entry.waits_since)
                 state.enqueue(entry)
                 self.fresh.append(entry)
         for job, parent in change.never:

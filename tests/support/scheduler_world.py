@@ -67,7 +67,7 @@ def node_of(number: int, at: int = 0, **changed: object) -> NodeJoined:
 def told(state: State, *events: AnyEvent, now: int) -> Plan:
     """One pass, and the state is what it says after it."""
     state, plan = cycle(state, events, now)
-    assert check(state) == ()
+    assert (found := check(state)) == (), found
     return plan
 
 
@@ -111,7 +111,7 @@ class World:
         assert msgspec.json.encode(plan) == msgspec.json.encode(other), "10: the order of telling changed the plan"
         assert plan.at == self.state.now >= now
         assert plan.wake is None or plan.wake > plan.at, f"wakes at {plan.wake}, which is not after {plan.at}"
-        assert check(self.state) == ()
+        assert (found := check(self.state)) == (), found
         self._ended(events, plan, ran, sent, why)
         self._decided(plan)
         for holder, before in used.items():
