@@ -193,7 +193,7 @@ class World:
             elif need.relation == "afterany":
                 assert need.name in self.outcomes, "13: a child started before its parent ended"
             elif need.relation == "singleton":
-                others = [run.job for run in state.running.values() if run.job.name == job.name]
+                others = [self.jobs[other] for other in self.high if self.jobs[other].name == job.name]
                 others = [other for other in others if other.user == job.user and other.id != job.id]
                 assert not others, f"13: singleton {job.id} was started beside {others[0].id}"
         self.held.pop(one.job, None)
