@@ -17,7 +17,7 @@ from gpuguard.scheduler.queue import OVERDUE, line_of
 from gpuguard.scheduler.request import WHOLE
 from gpuguard.scheduler.state import State
 
-ARRAYS = ("count", "milli", "partial", "spare", "usable", "busy", "sole", "holds", "last", "penalty")
+ARRAYS = ("count", "milli", "partial", "vacant", "sharing", "spare", "usable", "busy", "sole", "holds", "last", "penalty")
 MASKS = ("good", "held", "used", "free")
 CLOSE = 1e-6
 """Watts: sums of the same numbers in another order."""

@@ -55,7 +55,7 @@ TIERS = (
 @st.composite
 def jobs(draw: st.DrawFn, id: str, known: list[str]) -> Job:
     tier, fields = draw(st.sampled_from(TIERS))
-    asked: dict[str, object] = {"gpus": draw(st.sampled_from([1, 1, 2, 2, 4, 8, 10, 16])), **fields}
+    asked: dict[str, object] = {"gpus": draw(st.sampled_from([1, 2, 2, 4, 8, 8, 10, 16])), **fields}
     asked["user"] = draw(st.sampled_from(["ann", "bob"]))
     more = draw(st.sets(st.sampled_from(["nodes", "elastic", "alone", "wish", "after", "name", "bandwidth", "proof",
                                          "type", "level"]), max_size=2))  # fmt: skip
@@ -99,10 +99,12 @@ class Core(RuleBasedStateMachine):
         self.world = World()
         self.pending: list[AnyEvent] = []
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(data=st.data(), many=st.integers(4, 12))
+    def begin(self, data: st.DataObject, many: int) -> None:
         events: list[AnyEvent] = [node_of(number) for number in range(NODES)]
         self.world.go(events, 0, events[::-1])
+        self.submit(data, many)
+        self.cycle(0, data, False)
 
     # -- what happens
 
@@ -112,7 +114,7 @@ class Core(RuleBasedStateMachine):
     def _at(self, data: st.DataObject) -> int:
         return self.world.now - data.draw(st.sampled_from([0, 0, 0, 0, 5, 1000]))
 
-    @rule(data=st.data(), many=st.integers(1, 4))
+    @rule(data=st.data(), many=st.integers(1, 5))
     def submit(self, data: st.DataObject, many: int) -> None:
         world = self.world
         for _ in range(many):
@@ -195,7 +197,7 @@ class Core(RuleBasedStateMachine):
 
     # -- time
 
-    @rule(passed=st.sampled_from([0, 1, 7, 31, 31, 120, 700, 5000]), data=st.data(), back=st.booleans())
+    @rule(passed=st.sampled_from([0, 1, 7, 31, 31, 40, 61, 120, 4100]), data=st.data(), back=st.booleans())
     def cycle(self, passed: int, data: st.DataObject, back: bool) -> None:
         world = self.world
         world.now += passed
