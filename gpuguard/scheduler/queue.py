@@ -244,14 +244,24 @@ class Walk:
         self._heap = [(line[0][0], 0, line) for line in lines.values()]
         heapify(self._heap)
         self._at: tuple[int, list[tuple[Key, Entry]]] = (0, [])
+        self._key: Key | None = None
 
     def next(self) -> Entry | None:
         """The next in order, of those lines that are not left out."""
         if not self._heap:
             return None
-        _, at, line = heappop(self._heap)
+        self._key, at, line = heappop(self._heap)
         self._at = (at + 1, line)
         return line[at][1]
+
+    def put_off(self, rank: int) -> bool:
+        """The one that `next` gave comes again as one of this class; false when it has come as one already."""
+        at, line = self._at
+        key = line[at - 1][0]
+        if self._key != key or key[0] < 0:
+            return False
+        heappush(self._heap, ((rank, *key[1:]), at - 1, line))
+        return True
 
     def go_on(self) -> None:
         """The one after that which `next` gave, of the same line, is to be looked at too."""
