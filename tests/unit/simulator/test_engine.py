@@ -87,3 +87,9 @@ def test_a_smaller_allocation_does_less_and_loses_nothing() -> None:
     assert (first.how, first.kept, first.end) == ("lost", 4010.0, 4010)
     assert sum(share.mask.bit_count() for share in second.shares) == 8
     assert (second.end - second.start, second.done, second.slow) == (2 * (9000 - 4010), 2.0 * (9000 - 4010), ())
+
+
+def test_a_job_that_is_lost_for_good_has_ended() -> None:
+    lose = (400, lambda world: world.later(400, NodeLost(at=400, node="r0n0")))
+    job = record(ran([traced("job", 8, 1000, requeues=0)], [Hand(lose)], nodes(1)), "job")
+    assert (job.outcome, job.end, job.segments[0].how, job.segments[0].kept) == ("node_lost", 400, "lost", 0.0)
