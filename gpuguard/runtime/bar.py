@@ -27,6 +27,7 @@ class Bar:
         self._shown = self._terminal if shown is None else shown
         self._began = self._last = time.monotonic()
         self._drawn = False
+        self._ended = False
 
     def __enter__(self) -> "Bar":
         return self
@@ -43,8 +44,10 @@ class Bar:
         if not self._shown:
             return
         now = time.monotonic()
-        if now - self._last < (EVERY if self._terminal else EVERY_LINE) and (self._terminal or done < total):
+        ended = done >= total and not self._ended
+        if now - self._last < (EVERY if self._terminal else EVERY_LINE) and not ended:
             return
+        self._ended = done >= total
         self._last = now
         self._drawn = True
         text = line(self._label, done, total, self._unit, now - self._began)
