@@ -242,7 +242,7 @@ class _Pass:
             return False
         if not self._asked and Room.could(state, entry, level):
             self._asked = True
-            Room(state, entry, level).make(self._decisions)
+            state.denied = (entry.job.id, Room(state, entry, level).make(self._decisions))
             if entry.job.id in state.holes:
                 return False
         if has_left:

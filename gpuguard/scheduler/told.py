@@ -69,10 +69,11 @@ class Told:
                 ):  # fmt: skip
                     self._node(event)
                 case Prepared():
-                    if event.job in state.running and state.records[event.job].prepared is None:
-                        state.records[event.job].prepared = event.at
+                    if event.job in state.running:
+                        state.records[event.job].is_prepared(event.at)
                 case Progressed():
-                    self._progressed(event)
+                    if event.job in state.running:
+                        state.records[event.job].progresses(event.at)
                 case Checkpointed():
                     run = state.running.get(event.job)
                     if run is not None and event.complete and event.at >= run.started:
@@ -187,16 +188,6 @@ class Told:
         run.signalled, run.why = state.now, word
         state.promise(run, state.now + grace)
         self._decisions.append(Kill(rule=rule, job=run.job.id, grace=grace, why=why, cause=cause))
-
-    def _progressed(self, event: Progressed) -> None:
-        run = self._state.running.get(event.job)
-        if run is None or run.progressed:
-            return
-        run.progressed = True
-        record = self._state.records[event.job]
-        record.idle += max(0, event.at - run.started) * run.gpus
-        if record.progressed is None:
-            record.progressed = event.at
 
     def _hung(self, event: Hung) -> None:
         run = self._state.running.get(event.job)
