@@ -22,16 +22,31 @@ SLOTS = (8, 16, 32, 64, 128)
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
-    """One stretch in which a job held its GPUs: [start, end)."""
+    """One stretch in which a job held its GPUs: [start, end).
+
+    Shape   kept: how much of the work done in it was not lost again; None: all. slow: seconds that were held and not
+            worked, by the model that slowed the job down
+    Units   kept: seconds of these GPUs at full speed
+    """
 
     start: int
     end: int
     shares: tuple[Share, ...]
     how: End = "ended"
+    kept: float | None = None
+    slow: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def done(self) -> float:
+        """Seconds of these GPUs at full speed that were worked, whether they were of use or not."""
+        return self.end - self.start - sum(seconds for _, seconds in self.slow)
 
 
 class JobRecord(msgspec.Struct):
-    """One job of the run. `first_start`: None until it has started; `end`: None until its last segment is over."""
+    """One job of the run. `first_start`: None until it has started; `end`: None until its last segment is over.
+
+    Shape   use: the part of its GPUs' time that it really uses while it works
+    """
 
     id: str
     gpus: int
@@ -42,10 +57,19 @@ class JobRecord(msgspec.Struct):
     end: int | None = None
     outcome: str = ""
     segments: list[Segment] = []
+    use: float = 1.0
 
-    def ran(self, start: int, end: int, shares: tuple[Share, ...], how: End = "ended") -> None:
+    def ran(
+        self,
+        start: int,
+        end: int,
+        shares: tuple[Share, ...],
+        how: End = "ended",
+        kept: float | None = None,
+        slow: tuple[tuple[str, float], ...] = (),
+    ) -> None:
         """One more segment; `end` stays open when the job will go on."""
-        self.segments.append(Segment(start, end, shares, how))
+        self.segments.append(Segment(start, end, shares, how, kept, slow))
         if self.first_start is None:
             self.first_start = start
         self.end = None if how in {"preempted", "lost", "running"} else end
