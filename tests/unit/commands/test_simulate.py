@@ -209,9 +209,7 @@ BAD = {
 
 
 @pytest.mark.parametrize(("text", "words"), BAD.values(), ids=BAD)
-def test_a_bad_file_is_refused_whole(
-    call: Call, files: Callable[..., list[str]], text: str, words: list[str]
-) -> None:
+def test_a_bad_file_is_refused_whole(call: Call, files: Callable[..., list[str]], text: str, words: list[str]) -> None:
     code, out, err = call(*files(text), "--json")
     assert (code, out) == (2, "")
     assert [word for word in words if word not in err] == []
