@@ -17,6 +17,10 @@ from gpuguard.scheduler.request import WHOLE, Tier
 End = Literal["ended", "preempted", "failed", "killed", "lost", "running"]
 """How a segment ended: by itself, for another job, with an error, by a limit or a person, with its node; or not yet."""
 
+Loss = Literal["far", "sharing", "saving", "data", "failure"]
+"""Why a job that holds GPUs is slower than it could be: far places, others on its cards, its own checkpoints, data that
+are not there yet, a node that is dead and still its own."""
+
 SLOTS = (8, 16, 32, 64, 128)
 """Sizes of job of which a sample tells how many would start."""
 
@@ -25,7 +29,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     """One stretch in which a job held its GPUs: [start, end).
 
     Shape   kept: how much of the work done in it was not lost again; None: all. slow: seconds that were held and not
-            worked, by the model that slowed the job down
+            worked, by what slowed the job down
     Units   kept: seconds of these GPUs at full speed
     """
 
@@ -34,7 +38,7 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     shares: tuple[Share, ...]
     how: End = "ended"
     kept: float | None = None
-    slow: tuple[tuple[str, float], ...] = ()
+    slow: tuple[tuple[Loss, float], ...] = ()
 
     @property
     def done(self) -> float:
@@ -66,7 +70,7 @@ class JobRecord(msgspec.Struct):
         shares: tuple[Share, ...],
         how: End = "ended",
         kept: float | None = None,
-        slow: tuple[tuple[str, float], ...] = (),
+        slow: tuple[tuple[Loss, float], ...] = (),
     ) -> None:
         """One more segment; `end` stays open when the job will go on."""
         self.segments.append(Segment(start, end, shares, how, kept, slow))

@@ -48,7 +48,7 @@ from gpuguard.scheduler.record import Record
 from gpuguard.scheduler.request import WHOLE, Job
 from gpuguard.scheduler.settings import MINUTE, Settings
 from gpuguard.scheduler.state import State
-from gpuguard.simulator.course import SLOTS, Course, End, JobRecord, Outage, Sample
+from gpuguard.simulator.course import SLOTS, Course, End, JobRecord, Loss, Outage, Sample
 from gpuguard.simulator.trace import TraceJob
 
 LEAVES = 10
@@ -85,8 +85,8 @@ class Life:
         self.ends: int | None = None
         self.forced: tuple[int, int, int] | None = None
         self.obeys = True
-        self.paces: dict[str, float] = {}
-        self.slow: dict[str, float] = {}
+        self.paces: dict[Loss, float] = {}
+        self.slow: dict[Loss, float] = {}
         self.part = 1.0
         self.marks: list[tuple[int, float, float]] = []
         self.shares: tuple[Share, ...] = ()
@@ -131,17 +131,18 @@ class World(Protocol):
     def end(self, job: str, at: int, code: int, signal: int = 0) -> None:
         """The job's run ends then and not when its work is done; unless it ends before."""
 
-    def pace(self, job: str, word: str, pace: float) -> None:
+    def pace(self, job: str, word: Loss, pace: float) -> None:
         """From now on and until its run ends the job is so fast for this cause; 0: it does nothing, nor does it end."""
 
 
 class Model(Protocol):
     """A part of the world that can be switched on, in a file of its own that inherits what it does not do otherwise.
 
-    `name` is its file's; what a job loses by its `speed` is written down under it.
+    `name` is its file's; `loses` is the word for what a job loses by its `speed` (`goodput` has the list).
     """
 
     name: str
+    loses: Loss = "sharing"
 
     def site(self, settings: Settings) -> Settings:
         """The settings under which this world is run."""
@@ -257,7 +258,7 @@ class Engine:
             life.forced = (at, code, signal)
             self._plan(life)
 
-    def pace(self, job: str, word: str, pace: float) -> None:
+    def pace(self, job: str, word: Loss, pace: float) -> None:
         """From now on and until its run ends the job is so fast for this cause; 0: it does nothing, nor does it end."""
         life = self.lives[job]
         if life.shares and life.paces.get(word, 1.0) != pace:
@@ -419,7 +420,7 @@ class Engine:
         for model in self._models:
             pace = model.speed(self, life, decision)
             if pace != 1.0:
-                life.paces[model.name] = pace
+                life.paces[model.loses] = life.paces.get(model.loses, 1.0) * pace
         given = sum(share.mask.bit_count() for share in decision.shares)
         life.part = given / life.job.gpus if 0 < given < life.job.gpus else 1.0
         life.marks = [(now, 0.0, life.speed)]

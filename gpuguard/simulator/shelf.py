@@ -11,10 +11,13 @@ import msgspec
 from gpuguard.errors import UsageError
 from gpuguard.simulator.chance import Dice, seed_of, stream
 from gpuguard.simulator.engine import Model
-from gpuguard.simulator.models import checkpoints, far, faults
+from gpuguard.simulator.models import checkpoints, far, faults, preempting, preparing, retries, sessions
 from gpuguard.simulator.options import shown
 
-MODELS: dict[str, ModuleType] = {"checkpoints": checkpoints, "far": far, "faults": faults}
+MODELS: dict[str, ModuleType] = {
+    "checkpoints": checkpoints, "far": far, "faults": faults, "preempting": preempting, "preparing": preparing,
+    "retries": retries, "sessions": sessions,
+}  # fmt: skip
 
 
 def build(asked: Iterable[str], dice: Dice) -> tuple[Model, ...]:

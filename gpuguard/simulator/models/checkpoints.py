@@ -28,6 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Checkpoints(Model):
     name = "checkpoints"
+    loses = "saving"
 
     def __init__(self, settings: Settings) -> None:
         self._interval = settings.interval

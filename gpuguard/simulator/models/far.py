@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Far(Model):
     name = "far"
+    loses = "far"
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -79,6 +79,7 @@ class Faults(Model):
     """Shape   happened: every fault, in order; crashes: job, fault and instant of every run that one ended"""
 
     name = "faults"
+    loses = "failure"
 
     def __init__(self, settings: Settings, seed: int) -> None:
         self._settings = settings
@@ -235,7 +236,7 @@ class Faults(Model):
             world.end(job, now, ABORTED)
 
     def _stall(self, world: World, job: str) -> None:
-        world.pace(job, self.name, 0.0)
+        world.pace(job, "failure", 0.0)
 
     # -- what is decided meanwhile ------------------------------------------------------------------------------------
 

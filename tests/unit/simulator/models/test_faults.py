@@ -42,7 +42,7 @@ def test_a_node_dies() -> None:
     engine = run(Struck("node"), traced("job", 8, 3000, checkpoints=True), traced("late", 16, 100, at=5000))
     first, second = record(engine, "job").segments
     assert (first.end, first.how, first.kept) == (1180, "lost", 600.0)
-    assert first.slow == (("faults", 180.0),)
+    assert first.slow == (("failure", 180.0),)
     assert (second.start, second.end) == (1180, 1180 + 2400)
     # Joined at 9,000, and looked into for 300 s.
     assert record(engine, "late").first_start == 9300
