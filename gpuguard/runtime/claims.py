@@ -62,7 +62,7 @@ def page(found: Iterable[Found]) -> Iterator[str]:
         yield ""
     holds = sum(bool(finding["holds"]) for finding in told)
     absent = sum("absent" in finding["measured"] for finding in told)
-    without = f"; {absent} were not measured, as their traces are missing" if absent else ""
+    without = f"; {absent} not measured: the trace is missing" if absent else ""
     yield from paragraph(f"{holds} of {len(told)} claims hold as they were claimed{without}.")
 
 

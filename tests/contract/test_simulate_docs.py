@@ -59,6 +59,13 @@ def test_each_option_and_policy_is_explained() -> None:
     assert [name for name in simulate.POLICIES if f"`{name}`" not in TEXT] == []
 
 
+def test_each_model_is_named() -> None:
+    from gpuguard.simulator.shelf import MODELS
+
+    rows = set(re.findall(r"^\| `(\w+)` \| ", TEXT, flags=re.MULTILINE))
+    assert set(MODELS) - rows == set()
+
+
 def test_each_field_of_a_job_that_is_named_is_one() -> None:
     row = next(line for line in TEXT.splitlines() if line.startswith("| `tier`"))
     named = re.findall(r"`(\w+)`", row)

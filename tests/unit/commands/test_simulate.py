@@ -196,6 +196,77 @@ def test_without_ends(call: Call) -> None:
     assert "unallocated, % of all" in out
 
 
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_changes_the_world_and_is_named(call: Call) -> None:
+    plain = facts(call, *MORNING)
+    slowed = facts(call, *MORNING, "--model", "far:rack=0.5,pod=0.5,core=0.5,nodes=0.5")
+    assert (plain["models"], plain["goodput"]["lost"]["far"]) == ([], 0)
+    assert slowed["models"] == ["far:rack=0.5,pod=0.5,core=0.5,nodes=0.5"]
+    assert slowed["goodput"]["lost"]["far"] > 0
+    assert slowed["makespan_s"] > plain["makespan_s"]
+
+
+def test_each_run_has_its_own_models_and_the_same_chances(call: Call) -> None:
+    model = ["--model", "sessions:per_day=400", "--seed", "5"]
+    alone = facts(call, *MORNING, *model)
+    together = facts(call, *MORNING, *model, "--policy", "gpuguard", "--policy", "easy-pack")
+    for found in (alone, *together):
+        for key in MEASURED:
+            del found[key]
+    assert together[0] == alone
+    assert together[1]["jobs"] == alone["jobs"] > 13
+    assert facts(call, *MORNING, *model[:2], "--seed", "6")["wait_s"] != alone["wait_s"]
+
+
+def test_the_models_are_listed_without_a_trace(call: Call) -> None:
+    code, out, err = call("--model", "list")
+    assert (code, err) == (0, "")
+    assert "far " in out
+    assert "least=" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("typed", ["nope", "far:speed=1", "far:least"])
+def test_a_model_that_there_is_not(call: Call, typed: str) -> None:
+    code, out, err = call(*MORNING, "--model", typed)
+    assert (code, out) == (64, "")
+    assert "far" in err
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+def test_claims_without_their_traces(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gpuguard.simulator.claims")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("claims", "--claim", "S4", "--claim", "S2", "--json")
+    found = json.loads(out)
+    assert (code, [one["id"] for one in found]) == (0, ["S2", "S4"])
+    assert list(found[0])[:4] == ["id", "claim", "claimed", "measured"]
+    assert "absent" in found[0]["measured"]
+    assert not found[0]["holds"]
+    assert {"free_gpus", "whole_nodes_free"} <= set(found[1]["measured"])
+    assert "--traces DIR" in err
+    code, out, _ = call("claims", "--claim", "S4", "--claim", "S2")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "1 not measured" in out
+
+
+def test_claims_that_nobody_made(call: Call) -> None:
+    pytest.importorskip("gpuguard.simulator.claims")
+    assert call("claims", "--claim", "S99")[0] == 64
+
+
+def test_claims_of_a_folder_that_is_none(call: Call) -> None:
+    pytest.importorskip("gpuguard.simulator.claims")
+    code, out, err = call("claims", "--traces", "/nowhere/at/all")
+    assert (code, out) == (2, "")
+    assert "no folder" in err
+
+
 # --- files that cannot be used ---------------------------------------------------------------------------------------
 
 BAD = {
