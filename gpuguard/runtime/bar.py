@@ -28,6 +28,7 @@ class Bar:
         self._began = self._last = time.monotonic()
         self._drawn = False
         self._ended = False
+        self._said = ""
 
     def __enter__(self) -> "Bar":
         return self
@@ -55,11 +56,12 @@ class Bar:
         self._stream.flush()
 
     def say(self, text: str) -> None:
-        """What goes on now, where nobody knows how much is left."""
-        if not self._shown:
-            return
-        self._drawn = True
+        """What goes on now, where nobody knows how much is left; said once until it is something else."""
         text = printable(f"{self._label}: {text}")[:WIDTH]
+        if not self._shown or text == self._said:
+            return
+        self._said = text
+        self._drawn = True
         self._stream.write(f"\r\x1b[K{text}" if self._terminal else f"{text}\n")
         self._stream.flush()
 

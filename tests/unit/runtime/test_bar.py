@@ -76,3 +76,11 @@ def test_a_terminal_is_left_alone_between_two_pictures() -> None:
         for done in range(1000):
             shown.show(done, 100_000)
     assert stream.getvalue().count("\r") < 10
+
+
+def test_what_goes_on_is_said_once() -> None:
+    stream = io.StringIO()
+    with Bar("claims", "", shown=True, stream=stream) as shown:
+        for text in ("S1", "S1", "S2", "S2"):
+            shown.say(text)
+    assert stream.getvalue() == "claims: S1\nclaims: S2\n"
