@@ -88,9 +88,8 @@ class _Pass:
         if many and (state.standing is None or self._now - state.ranked >= order.refresh):
             state.standing = state.share.standing(self._now)
             state.ranked = self._now
-            state.queue.rekey([(entry, state.factor(entry)) for entry in state.queue.entries.values()], self._now)
+            state.queue.reshare(state.standing.factor)
             state.stale = True
-            return
         late = list(state.queue.overdue(self._now))
         if late:
             state.queue.rekey([(entry, state.factor(entry)) for entry in late], self._now)
@@ -140,6 +139,12 @@ class _Pass:
             if entry is head:
                 walk.go_on()
                 continue
+            if entry.job.level == "high" and self._level(entry) != "high" and walk.put_off(self._normal(entry)):
+                continue
+            if entry.step >= state.dead.get(entry.shape, UNBOUNDED) and not (
+                entry.smaller or state.holes or self._has_reservation_left()
+            ):
+                continue
             while awaited and awaited[-1][0].key < entry.key and self._has_reservation_left():
                 self._reserve(*awaited.pop())
             if self._try(entry):
@@ -172,7 +177,12 @@ class _Pass:
         first = state.queue.first()
         if head is None or first is None or first.key[0] < head.key[0]:
             return None
-        return head
+        return head if self._level(head) == head.job.level else None
+
+    def _normal(self, entry: Entry) -> int:
+        """The class of a job of level high that counts as normal."""
+        levels = self._state.settings.levels
+        return entry.rank + 2 * (levels["normal"] - levels["high"])
 
     def _has_reservation_left(self) -> bool:
         return len(self._state.reserved) < self._state.settings.reservations
@@ -236,7 +246,7 @@ class _Pass:
             return False
         if not self._asked and Room.could(state, entry, level):
             self._asked = True
-            Room(state, entry, level).make(self._decisions)
+            state.denied = (entry.job.id, Room(state, entry, level).make(self._decisions))
             if entry.job.id in state.holes:
                 return False
         if has_left:

@@ -6,7 +6,7 @@ comes more than that bound later. One who waited longer than the site's patience
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from math import log2
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gpuguard.scheduler.cluster import Ask
 from gpuguard.scheduler.request import Job, Level
 from gpuguard.scheduler.settings import HOUR, MINUTE, Settings
+from gpuguard.scheduler.usage import Holder
 
 Key = tuple[int, float, int, str]
 OVERDUE = -1
@@ -62,7 +63,20 @@ class Entry:
     """A job that waits. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "could_since", "gpus", "job", "key", "length", "restarts", "resume", "shape", "smaller", "span", "step",
+        "base",
+        "could_since",
+        "gpus",
+        "holder",
+        "job",
+        "key",
+        "length",
+        "rank",
+        "restarts",
+        "resume",
+        "shape",
+        "smaller",
+        "span",
+        "step",
         "submitted",
     )  # fmt: skip
 
@@ -70,6 +84,9 @@ class Entry:
         self.job = job
         self.shape = shape
         self.submitted = submitted
+        self.holder = Holder(job.account, job.user)
+        self.base = 0.0
+        self.rank = 0
         self.length = length
         self.gpus = job.gpus
         self.smaller: tuple[tuple[int, Shape], ...] = ()
@@ -113,29 +130,31 @@ class Queue:
             shape = self._shapes[terms] = Shape(terms)
         return shape
 
-    def virtual(self, entry: Entry, factor: float) -> float:
-        """When the entry counts as submitted, in seconds; `factor` is its fair share, 1 for who had least."""
+    def _stand(self, entry: Entry) -> None:
+        """Where the job stands apart from its owner's fair share: its class, and when it counts as submitted."""
         order, job = self._settings.order, entry.job
         size = order.size * log2(max(entry.gpus, 1))
         length = order.length * log2(1.0 + entry.length / SHORT)
         moved = length - size
         moved = max(-order.most, min(order.most, moved))
-        moved += order.share * (1.0 - factor)
         moved += self._settings.tiers[job.tier].delay
         moved -= order.qos.get(job.qos, 0.0)
         queue = self._settings.queues.get(job.queue)
         if queue is not None:
             moved -= queue.weight
-        return round(entry.submitted + moved * HOUR, 6)
+        entry.base = entry.submitted + moved * HOUR
+        entry.rank = self._settings.levels[job.level] * 2 + (not self._settings.tiers[job.tier].first)
 
-    def key_of(self, entry: Entry, factor: float, now: int, level: Level | None = None) -> Key:
-        settings, job = self._settings, entry.job
+    def key_of(self, entry: Entry, factor: float, now: int) -> Key:
+        """The job's key at this instant; `factor` is its owner's fair share, 1 for who had least."""
+        settings = self._settings
         if settings.key == "fifo":
-            return (0, float(entry.submitted), entry.submitted, job.id)
+            return (0, float(entry.submitted), entry.submitted, entry.job.id)
         if now - entry.submitted > settings.order.patience:
-            return (OVERDUE, float(entry.submitted), entry.submitted, job.id)
-        late = 0 if settings.tiers[job.tier].first else 1
-        return (settings.levels[level or job.level] * 2 + late, self.virtual(entry, factor), entry.submitted, job.id)
+            return (OVERDUE, float(entry.submitted), entry.submitted, entry.job.id)
+        self._stand(entry)
+        virtual = round(entry.base + settings.order.share * (1.0 - factor) * HOUR, 6)
+        return (entry.rank, virtual, entry.submitted, entry.job.id)
 
     def add(self, entry: Entry, factor: float, now: int) -> None:
         entry.key = self.key_of(entry, factor, now)
@@ -164,6 +183,19 @@ class Queue:
         if not line:
             del self._lines[entry.shape, entry.step]
 
+    def reshare(self, factor_of: Callable[[Holder], float]) -> None:
+        """All stand where the fair shares of their owners put them now."""
+        share = self._settings.order.share * HOUR
+        moves: dict[Holder, float] = {}
+        for entry in self.entries.values():
+            if entry.key[0] == OVERDUE:
+                continue
+            move = moves.get(entry.holder)
+            if move is None:
+                move = moves[entry.holder] = share * (1.0 - factor_of(entry.holder))
+            entry.key = (entry.rank, round(entry.base + move, 6), entry.submitted, entry.job.id)
+        self._realign()
+
     def rekey(self, entries: Iterable[tuple[Entry, float]], now: int) -> None:
         """These stand where their new keys put them."""
         for entry, factor in entries:
@@ -171,6 +203,9 @@ class Queue:
             entry.key = self.key_of(entry, factor, now)
             if entry.key[0] == OVERDUE and before != OVERDUE:
                 del self._oldest[bisect_left(self._oldest, (entry.submitted, entry.job.id))]
+        self._realign()
+
+    def _realign(self) -> None:
         for place, line in self._lines.items():
             fresh = [(entry.key, entry) for _, entry in line]
             fresh.sort(key=_key)
@@ -209,14 +244,24 @@ class Walk:
         self._heap = [(line[0][0], 0, line) for line in lines.values()]
         heapify(self._heap)
         self._at: tuple[int, list[tuple[Key, Entry]]] = (0, [])
+        self._key: Key | None = None
 
     def next(self) -> Entry | None:
         """The next in order, of those lines that are not left out."""
         if not self._heap:
             return None
-        _, at, line = heappop(self._heap)
+        self._key, at, line = heappop(self._heap)
         self._at = (at + 1, line)
         return line[at][1]
+
+    def put_off(self, rank: int) -> bool:
+        """The one that `next` gave comes again as one of this class; false when it has come as one already."""
+        at, line = self._at
+        key = line[at - 1][0]
+        if self._key != key or key[0] < 0:
+            return False
+        heappush(self._heap, ((rank, *key[1:]), at - 1, line))
+        return True
 
     def go_on(self) -> None:
         """The one after that which `next` gave, of the same line, is to be looked at too."""

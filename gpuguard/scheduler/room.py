@@ -65,14 +65,14 @@ class Room:
     def _candidates(self) -> list[Candidate]:
         state = self._state
         found = []
-        weigh = state.share.tariff.weight
+        nodes = state.cluster.nodes
+        weights = {kind: round(state.share.tariff.weight(kind) * WHOLE) for kind in state.cluster.kinds}
         for run in state.running.values():
             if run.rank <= self.rank or run.signalled is not None:
                 continue
             yielded = state.last_yield.get(run.job.id)
             weight = sum(
-                place.mask.bit_count() * place.milli * round(weigh(state.cluster.nodes[place.node].gpu_type) * WHOLE)
-                for place in run.places
+                place.mask.bit_count() * place.milli * weights[nodes[place.node].gpu_type] for place in run.places
             )
             found.append(
                 Candidate(

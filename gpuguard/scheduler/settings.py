@@ -22,15 +22,13 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 class TierRule(msgspec.Struct, frozen=True, kw_only=True):
     """How a tier is treated.
 
-    Shape   session: seconds after which a session is ended, however long it asked. run: the longest walltime that goes
-            straight into free memory of a shared card. shares: may hold a part of a GPU. order: who yields to whom, the
-            higher to the lower. first: goes before all other tiers. delay: hours by which its jobs count as submitted
-            later
+    Shape   session: seconds after which a session is ended, however long it asked. shares: may hold a part of a GPU.
+            order: who yields to whom, the higher to the lower. first: goes before all other tiers. delay: hours by
+            which its jobs count as submitted later
     """
 
     walltime_required: bool = False
     session: int | None = None
-    run: int | None = None
     shares: bool = True
     gpus: bool = True
     pool: str = "training"
@@ -42,12 +40,14 @@ class TierRule(msgspec.Struct, frozen=True, kw_only=True):
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """A logical part of the cluster.
 
-    Shape   placement: pack fills nodes, spread evens them. watts: budget of the nodes that are in use, None: none.
+    Shape   placement: pack fills nodes, spread evens them. terms: scorers that choose among nodes, in order, where the
+            usual ones will not do. watts: budget of the nodes that are in use, None: none.
             wait: seconds a job waits for its rack before it takes nodes further apart. spans: whether a job may span
             pods
     """
 
     placement: Literal["pack", "spread"] = "pack"
+    terms: tuple[str, ...] = ()
     watts: float | None = None
     wait: int = 0
     spans: bool = True
@@ -104,7 +104,7 @@ def _queues() -> dict[str, Queue]:
 
 def _tiers() -> dict[Tier, TierRule]:
     return {
-        "interactive": TierRule(session=HOUR, run=5 * MINUTE, pool="interactive", first=True),
+        "interactive": TierRule(session=HOUR, pool="interactive", first=True),
         "training": TierRule(walltime_required=True, shares=False, order=1),
         "batch": TierRule(order=2, delay=6.0),
         "background": TierRule(gpus=False, order=3, delay=12.0),

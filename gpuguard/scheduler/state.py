@@ -27,7 +27,6 @@ from gpuguard.scheduler.ranks import rank
 from gpuguard.scheduler.record import Record
 from gpuguard.scheduler.request import WHOLE, Job, Level
 from gpuguard.scheduler.settings import Settings
-from gpuguard.scheduler.usage import Holder
 
 OUTCOMES = 200_000
 """Ends of so many jobs are remembered, for those that name them as parents later."""
@@ -37,8 +36,8 @@ class Running:
     """A job that has places. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "checkpointed", "end", "entry", "job", "level", "network", "places", "price", "progressed", "rank", "signalled",
-        "started", "why",
+        "checkpointed", "end", "entry", "job", "level", "network", "places", "price", "rank", "signalled", "started",
+        "why",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, places: tuple[Place, ...], network: str, started: int, end: int) -> None:
@@ -51,7 +50,6 @@ class Running:
         self.level: Level = entry.job.level
         self.rank = 0
         self.price = 0
-        self.progressed = False
         self.checkpointed: int | None = None
         self.signalled: int | None = None
         self.why = ""
@@ -107,6 +105,8 @@ class State:
         self.budget = Budget()
         self.last_yield: dict[str, tuple[int, int]] = {}
         self.yielding: dict[int, int] = {}
+        # Who asked last that others leave, and why they did not.
+        self.denied = ("", "")
         # What is held now, in thousandths of a GPU, and watts by pool.
         self.allocated = 0
         self.high = 0
@@ -146,6 +146,12 @@ class State:
         machines = [Kind(count=count, **dict(zip(fields, kind, strict=True))) for kind, count in kinds.items()]  # type: ignore[arg-type] # a row of a node's own fields
         self.admission = Admission(self.settings, machines)
         self._renew()
+        for entry in (
+            *self.waiting.values(),
+            *self.queue.entries.values(),
+            *(run.entry for run in self.running.values()),
+        ):
+            self.placement.observe(entry.shape.terms.chunks[0].ask)
 
     def _renew(self) -> None:
         self.bookings = Bookings(self.cluster)
@@ -197,9 +203,10 @@ class State:
             entry.smaller = self._smaller(job)
         self.records[job.id] = Record(
             job=job.id, user=job.user, account=job.account, queue=job.queue, tier=job.tier, submitted=at,
-            gpus=job.gpus * job.gpu_milli,
+            gpus=job.gpus * job.gpu_milli, walltime=job.walltime,
         )  # fmt: skip
-        self.share.enrol(Holder(job.account, job.user))
+        self.share.enrol(entry.holder)
+        self.placement.observe(shape.terms.chunks[0].ask)
         return entry
 
     def _shape(self, job: Job, asked: tuple[Part, ...]) -> Shape:
@@ -240,7 +247,7 @@ class State:
         """The fair share of the job's owner, as it was computed last."""
         if self.standing is None:
             return 1.0
-        return self.standing.factor(Holder(entry.job.account, entry.job.user))
+        return self.standing.factor(entry.holder)
 
     def enqueue(self, entry: Entry) -> None:
         """Nothing but room is missing any more."""
@@ -271,10 +278,8 @@ class State:
             )
         if end < NEVER:
             heappush(self._ends, (end, job.id, entry.restarts))
-        self.share.start(Holder(job.account, job.user), run.price, self.now)
-        record = self.records[job.id]
-        if record.allocated is None:
-            record.allocated = self.now
+        self.share.start(entry.holder, run.price, self.now)
+        self.records[job.id].begins(self.now, run.gpus, network)
         self._count(run, 1)
         return run
 
@@ -283,8 +288,8 @@ class State:
         run = self.running.pop(job)
         for place in run.places:
             self.cluster.give(job, place.node)
-        self.share.stop(Holder(run.job.account, run.job.user), run.price, self.now)
-        self.records[job].ran(run.started, self.now, how, run.checkpointed, run.gpus)
+        self.share.stop(run.entry.holder, run.price, self.now)
+        self.records[job].ran(self.now, how, run.checkpointed)
         self._count(run, -1)
         self.stale = True
         return run

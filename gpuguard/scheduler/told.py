@@ -69,10 +69,11 @@ class Told:
                 ):  # fmt: skip
                     self._node(event)
                 case Prepared():
-                    if event.job in state.running and state.records[event.job].prepared is None:
-                        state.records[event.job].prepared = event.at
+                    if event.job in state.running:
+                        state.records[event.job].is_prepared(event.at)
                 case Progressed():
-                    self._progressed(event)
+                    if event.job in state.running:
+                        state.records[event.job].progresses(event.at)
                 case Checkpointed():
                     run = state.running.get(event.job)
                     if run is not None and event.complete and event.at >= run.started:
@@ -187,16 +188,6 @@ class Told:
         run.signalled, run.why = state.now, word
         state.promise(run, state.now + grace)
         self._decisions.append(Kill(rule=rule, job=run.job.id, grace=grace, why=why, cause=cause))
-
-    def _progressed(self, event: Progressed) -> None:
-        run = self._state.running.get(event.job)
-        if run is None or run.progressed:
-            return
-        run.progressed = True
-        record = self._state.records[event.job]
-        record.idle += max(0, event.at - run.started) * run.gpus
-        if record.progressed is None:
-            record.progressed = event.at
 
     def _hung(self, event: Hung) -> None:
         run = self._state.running.get(event.job)
@@ -371,23 +362,26 @@ class Told:
 def order_of(event: AnyEvent) -> tuple[int, int, str, str]:
     """Where an event stands among those of one pass: by its kind, then when, whom and what exactly."""
     match event:
+        case Checkpointed():
+            # First of all: what a job saved counts for it when its node is lost in the same pass.
+            return (0, event.at, event.job, repr(event))
         case NodeJoined() | NodeLeft():
-            return (0, event.at, event.node, "")
+            return (1, event.at, event.node, "")
         case NodeLost() | Diagnosed() | HeartbeatLost() | HeartbeatBack() | OrphanFound() | Cleaned():
-            return (1, event.at, event.node, repr(event))
+            return (2, event.at, event.node, repr(event))
         case DrainAsked() | DrainLifted():
-            return (1, event.at, event.node, repr(event))
+            return (2, event.at, event.node, repr(event))
         case Prepared() | Progressed():
-            return (2, event.at, event.job, repr(event))
-        case Checkpointed() | ExtensionAsked():
             return (3, event.at, event.job, repr(event))
+        case ExtensionAsked():
+            return (4, event.at, event.job, repr(event))
         case Ended() | Hung():
-            return (4, event.at, event.job, "")
+            return (5, event.at, event.job, "")
         case Cancelled():
-            return (5, event.at, event.job, event.by)
+            return (6, event.at, event.job, event.by)
         case ConditionMet():
-            return (6, event.at, event.name, "")
+            return (7, event.at, event.name, "")
         case Submitted():
-            return (7, event.at, event.job.id, "")
+            return (8, event.at, event.job.id, "")
         case _:
             assert_never(event)

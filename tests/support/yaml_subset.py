@@ -55,7 +55,7 @@ def _block(rows: list[tuple[int, str]], depth: int) -> tuple[Yaml, list[tuple[in
 def _scalar(text: str) -> Yaml:
     if text in ("true", "false"):
         return text == "true"
-    if re.fullmatch(r"[1-9][0-9]*", text):
+    if re.fullmatch(r"0|[1-9][0-9]*", text):
         return int(text)
     if re.fullmatch(r'"[^"\\]*"', text):
         return text[1:-1]
