@@ -40,8 +40,15 @@ class Retries(Model):
     def __init__(self, settings: Settings, seed: int) -> None:
         self._settings = settings
         self._seed = seed
+        self._mine: dict[str, None] = {}
         self._times: dict[str, int] = {}
         self.crashes: list[tuple[str, int]] = []
+
+    def submits(self, traced: TraceJob) -> TraceJob:
+        # The trace's jobs alone: what other models add has its own fate.
+        if traced.job.gpus and chance(self._seed, "over", traced.job.id) < self._settings.share:
+            self._mine[traced.job.id] = None
+        return traced
 
     def decided(self, world: World, decision: AnyDecision, now: int) -> None:
         if isinstance(decision, Start):
@@ -57,9 +64,7 @@ class Retries(Model):
     def _started(self, world: World, life: Life, now: int) -> None:
         root = life.job.id.partition("~")[0]
         times = self._times.get(root, 0)
-        if not life.job.gpus or times >= self._settings.times:
-            return
-        if chance(self._seed, "over", root) >= self._settings.share:
+        if root not in self._mine or times >= self._settings.times:
             return
         at = now + 1 + int(stream(self._seed, root, "crash", times).exponential(self._settings.after))
         world.call(at, partial(self._crash, world, life, now))

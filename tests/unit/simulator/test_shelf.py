@@ -13,12 +13,12 @@ FILES = sorted(path.stem for path in Path(models.__path__[0]).glob("*.py") if no
 
 
 def test_the_index_is_the_files() -> None:
-    assert sorted(shelf.MODELS) == FILES
+    assert sorted(shelf.MODELS | shelf.BYPASSES) == FILES
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_each_has_the_shelfs_shape(name: str) -> None:
-    module = shelf.MODELS[name]
+    module = (shelf.MODELS | shelf.BYPASSES)[name]
     assert shelf.lines()[name].endswith(".")
     assert "Assumes" in (module.__doc__ or "")
     assert all("=" in key for key in shelf.keys(name))
@@ -37,6 +37,7 @@ def test_settings_are_read() -> None:
     ("typed", "says"),
     [
         ("nearness", "there is no model 'nearness'; there are: checkpoints, far"),
+        ("manual", "say --policy manual instead"),
         ("far:near=1", "model far has no setting 'near'; it has: switch, socket"),
         ("far:sockets", "model far: 'sockets' is no setting; say far:key=value"),
         ("far:sockets=slow", "model far: sockets=slow does not fit (Expected `float`"),
@@ -48,6 +49,12 @@ def test_mistakes_name_what_can_be_said(typed: str, says: str) -> None:
     with pytest.raises(UsageError) as caught:
         shelf.build([typed], random.Random(1))
     assert says in str(caught.value)
+
+
+def test_a_world_without_the_scheduler_takes_a_policys_place() -> None:
+    assert shelf.bypass("manual:look=1", random.Random(1)).name == "manual"
+    with pytest.raises(UsageError, match="there is: manual"):
+        shelf.bypass("far", random.Random(1))
 
 
 def test_a_model_is_asked_for_once() -> None:
