@@ -262,7 +262,7 @@ def test_claims_that_nobody_made(call: Call) -> None:
 
 def test_claims_of_a_folder_that_is_none(call: Call) -> None:
     pytest.importorskip("gpuguard.simulator.claims")
-    code, out, err = call("claims", "--traces", "/nowhere/at/all")
+    code, out, err = call("claims", "--traces", "nowhere/at/all")
     assert (code, out) == (2, "")
     assert "no folder" in err
 
@@ -304,9 +304,9 @@ def test_mistakes_of_both_files_are_told_at_once(call: Call, files: Callable[...
 
 
 def test_a_file_that_is_not_there(call: Call) -> None:
-    code, out, err = call("--jobs", "/nowhere/jobs.csv", *MORNING[2:])
+    code, out, err = call("--jobs", "nowhere/jobs.csv", *MORNING[2:])
     assert (code, out) == (2, "")
-    assert "/nowhere/jobs.csv cannot be read" in err
+    assert "nowhere/jobs.csv cannot be read" in err
 
 
 # --- usage -----------------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ TYPED = {
     "a picture of no form": ([*MORNING, "--picture", "run.pdf"], ".svg"),
     "a picture of several runs": ([*MORNING, "--picture", "run.svg", "--policy", "all"], "one --policy"),
     "a picture of an instant": ([*MORNING, "--inflate", "1", "--chart", "run.svg"], "no picture"),
-    "a picture nowhere": ([*MORNING, "--picture", "/nowhere/run.svg"], "no folder"),
+    "a picture nowhere": ([*MORNING, "--picture", "nowhere/run.svg"], "no folder"),
     "two forms": ([*MORNING, "--json", "--table"], "not allowed with"),
     "what is no part of it yet": (["fleet"], "claims"),
     "claims of a trace": (["claims", *MORNING], "--jobs has no part"),
