@@ -18,6 +18,7 @@ from gpuguard.scheduler.fairshare import FairShare
 from gpuguard.scheduler.fairtree import Standing
 from gpuguard.scheduler.hole import Hole
 from gpuguard.scheduler.layout import Part, resized, sizes
+from gpuguard.scheduler.learned import Learned
 from gpuguard.scheduler.nodes import NodeLife, bad_gpus, due, usable
 from gpuguard.scheduler.placement import Placement
 from gpuguard.scheduler.plan import Reservation, Share
@@ -91,6 +92,7 @@ class State:
         self.outcomes: dict[str, bool] = {}
         self.records: dict[str, Record] = {}
         self.ended: list[Record] = []
+        self.learned = Learned()
         self._ends: list[tuple[int, str, int]] = []
         # What the last pass found; kept until something changes it.
         self.reserved: list[tuple[Key, str, Booking]] = []
@@ -324,6 +326,7 @@ class State:
         record.ended = self.now
         record.outcome = outcome
         self.ended.append(record)
+        self.learned.fold(record)
         self.outcomes[job] = outcome == "completed"
         if len(self.outcomes) > OUTCOMES:
             del self.outcomes[next(iter(self.outcomes))]
