@@ -22,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "history": "faults, actions and returns, by GPU",
     "scan": "which events are in these kernel logs?",
     "replay": "what would gpuguard have done with this log?",
+    "simulate": "what would this trace have done on this cluster?",
     "xid": "what is Xid N, who is to blame, what happens, what clears it",
     "sxid": "the same for an NVSwitch's SXid N",
     "ack": "a person clears a latched finding",

@@ -6,7 +6,7 @@ Shape   nodes stand in the order (pod, rack, name), so a rack or a pod is a slic
 Units   thousandths of GPUs and cores, MiB, MiB/s, seconds
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +72,46 @@ class Cluster:
     """The free room of all nodes; `take` and `give` are the only ways it changes hands."""
 
     def __init__(self, nodes: Iterable[NodeJoined] = ()) -> None:
+        self._lay_out(nodes)
+        size = len(self.nodes)
+        # What changes hands.
+        self.full = [(1 << node.gpus) - 1 for node in self.nodes]
+        self.good = list(self.full)
+        self.held = [0] * size
+        self.used = [0] * size
+        self.free = list(self.full)
+        self.count: Ints = self.size.copy()
+        self.milli: npt.NDArray[np.int32] = np.zeros((size, self.most), dtype=np.int32)
+        for place, node in enumerate(self.nodes):
+            self.milli[place, : node.gpus] = WHOLE
+        self.partial: Ints = np.zeros(size, dtype=np.int64)
+        # What new work may take of each GPU, for the scorers: 0 where it is bad, held or whole in use.
+        self.vacant: npt.NDArray[np.int32] = np.zeros((size, self.most), dtype=np.int32)
+        self.changed: Callable[[int], None] | None = None
+        self.cards = [_bound(node.gpu_memory) for node in self.nodes]
+        self.card_memory: Ints = np.array(self.cards, dtype=np.int64)
+        self.card_free: dict[int, dict[int, int]] = {}
+        self.spare: Ints = self.total.copy()
+        self.usable: Flags = np.ones(size, dtype=np.bool_)
+        self.tenants: list[dict[str, Tenant]] = [{} for _ in self.nodes]
+        self.sharing = [0] * size
+        """How many parts of GPUs are held on each node."""
+        self._rows: dict[int, npt.NDArray[np.int32]] = {}
+        self.busy: Ints = np.zeros(size, dtype=np.int64)
+        self.last: Ints = np.zeros(size, dtype=np.int64)
+        self.penalty: npt.NDArray[np.int32] = np.zeros((size, self.most + 1), dtype=np.int32)
+        # The releases of each node in order: what is free after each, the first column being now.
+        self._wide = ROWS
+        self.ends: Ints
+        self.frees: Ints
+        self._make_rows()
+        self._fitting: dict[tuple[tuple[str, ...], str], Flags] = {}
+        for place in range(size):
+            self._count(place)
+            self._row(place)
+
+    def _lay_out(self, nodes: Iterable[NodeJoined]) -> None:
+        """What does not change: who stands where, and what each has in all."""
         self.nodes = sorted(nodes, key=lambda node: (node.pod, node.rack, node.node))
         self.names = [node.node for node in self.nodes]
         self.index = {name: place for place, name in enumerate(self.names)}
@@ -103,35 +143,6 @@ class Cluster:
         self.watts = np.array([node.watts or 0.0 for node in self.nodes], dtype=np.float64)
         wirings = Wirings()
         self.wiring: list[Wiring] = [wirings.of(node) for node in self.nodes]
-        # What changes hands.
-        self.full = [(1 << node.gpus) - 1 for node in self.nodes]
-        self.good = list(self.full)
-        self.held = [0] * size
-        self.used = [0] * size
-        self.free = list(self.full)
-        self.count: Ints = self.size.copy()
-        self.milli: npt.NDArray[np.int32] = np.zeros((size, self.most), dtype=np.int32)
-        for place, node in enumerate(self.nodes):
-            self.milli[place, : node.gpus] = WHOLE
-        self.partial: Ints = np.zeros(size, dtype=np.int64)
-        self.cards = [_bound(node.gpu_memory) for node in self.nodes]
-        self.card_memory: Ints = np.array(self.cards, dtype=np.int64)
-        self.card_free: dict[int, dict[int, int]] = {}
-        self.spare: Ints = self.total.copy()
-        self.usable: Flags = np.ones(size, dtype=np.bool_)
-        self.tenants: list[dict[str, Tenant]] = [{} for _ in self.nodes]
-        self.busy: Ints = np.zeros(size, dtype=np.int64)
-        self.last: Ints = np.zeros(size, dtype=np.int64)
-        self.penalty: npt.NDArray[np.int32] = np.zeros((size, self.most + 1), dtype=np.int32)
-        # The releases of each node in order: what is free after each, the first column being now.
-        self._wide = ROWS
-        self.ends: Ints
-        self.frees: Ints
-        self._make_rows()
-        self._fitting: dict[tuple[tuple[str, ...], str], Flags] = {}
-        for place in range(size):
-            self._count(place)
-            self._row(place)
 
     def _make_rows(self) -> None:
         size = len(self.nodes)
@@ -163,7 +174,7 @@ class Cluster:
             if ask.card_memory:
                 flags &= self.card_memory >= ask.card_memory
                 for place in np.nonzero(flags & (self.count == 0))[0].tolist():
-                    flags[place] = self.card_for(place, ask) is not None
+                    flags[place] = self.cards_for(place, ask) != 0
         if ask.gpus and ask.card_memory:
             flags &= self.card_memory >= ask.card_memory
         for row, amount in enumerate(ask.amounts):
@@ -175,20 +186,19 @@ class Cluster:
             flags &= self.busy == 0
         return flags
 
-    def card_for(self, place: int, ask: Ask) -> int | None:
-        """The shared GPU that a part of one fits on most tightly, of those already shared; None: on none."""
-        best, least = None, NEVER
-        row = self.milli[place].tolist()
-        whole = self.free[place]
-        good = self.good[place] & ~self.held[place]
+    def cards_for(self, place: int, ask: Ask) -> int:
+        """The GPUs of which others hold a part already, and that have so much left, as a mask."""
+        if not self.sharing[place]:
+            return 0
+        row = self.vacant[place].tolist()
         frees = self.card_free.get(place, {})
+        mask = 0
         for card, milli in enumerate(row):
-            if milli < ask.milli or whole >> card & 1 or not good >> card & 1 or milli >= least:
-                continue
-            if ask.card_memory and frees.get(card, self.cards[place]) < ask.card_memory:
-                continue
-            best, least = card, milli
-        return best
+            if ask.milli <= milli < WHOLE and (
+                not ask.card_memory or frees.get(card, self.cards[place]) >= ask.card_memory
+            ):
+                mask |= 1 << card
+        return mask
 
     # -- what changes hands -------------------------------------------------------------------------------------------
 
@@ -212,6 +222,7 @@ class Cluster:
                 if self.milli[node, card] < milli or (self.used[node] >> card & 1):
                     raise InvariantBroken(f"job {job} was given {milli} of GPU {card} of {self.names[node]}: too much")
                 self.milli[node, card] -= milli
+                self.sharing[node] += 1
                 if card_memory:
                     frees = self.card_free.setdefault(node, {})
                     frees[card] = frees.get(card, self.cards[node]) - card_memory
@@ -232,6 +243,7 @@ class Cluster:
         elif milli:
             for card in _bits(mask):
                 self.milli[node, card] += milli
+                self.sharing[node] -= 1
                 if card_memory:
                     self.card_free[node][card] += card_memory
         self.busy[node] -= 1
@@ -281,16 +293,28 @@ class Cluster:
         """What is free follows from who has what."""
         mask = self.good[node] & ~self.held[node] & ~self.used[node]
         best = 0
-        if len(self.tenants[node]) or self.card_free.get(node):
+        vacant = self.vacant[node]
+        vacant[:] = self._whole(mask)
+        if self.sharing[node]:
             row = self.milli[node].tolist()
             for card in _bits(mask):
                 if row[card] < WHOLE:
                     mask &= ~(1 << card)
                     best = max(best, row[card])
+                    vacant[card] = row[card]
         self.free[node] = mask
         self.count[node] = mask.bit_count()
         self.partial[node] = best
         self.penalty[node, :] = self.wiring[node].penalties(mask, self.most)
+        if self.changed is not None:
+            self.changed(node)
+
+    def _whole(self, mask: int) -> npt.NDArray[np.int32]:
+        row = self._rows.get(mask)
+        if row is None:
+            row = np.array([WHOLE if mask >> card & 1 else 0 for card in range(self.most)], dtype=np.int32)
+            self._rows[mask] = row
+        return row
 
     def _row(self, node: int) -> None:
         """The releases of a node, from those who are there."""
@@ -317,7 +341,7 @@ class Cluster:
         if wide > self._wide:
             self._widen(wide)
         at = sorted(ends)
-        self.last[node] = at[-1] if at else 0
+        self.last[node] = next((end for end in reversed(at) if end < NEVER), 0)
         line = self.ends[node]
         line[1:wide] = at
         line[wide:] = NEVER

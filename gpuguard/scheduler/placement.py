@@ -13,9 +13,15 @@ import numpy as np
 
 from gpuguard.scheduler.backfill import Bookings
 from gpuguard.scheduler.cluster import Ask, Cluster, Flags, Ints, Place
-from gpuguard.scheduler.queue import Chunk, Entry
+from gpuguard.scheduler.queue import UNBOUNDED, Chunk, Entry
 from gpuguard.scheduler.request import WHOLE
-from gpuguard.scheduler.settings import Settings
+from gpuguard.scheduler.scorers import scorer
+from gpuguard.scheduler.scoring import Scorer, Vacancy, Want, best
+from gpuguard.scheduler.settings import Pool, Settings
+
+DEFAULT = Pool()
+TERMS: dict[str, tuple[str, ...]] = {"pack": ("cores", "fragmentation", "release", "tight"), "spread": ("spread",)}
+"""The terms of a pool that names none, in order."""
 
 
 class Placed(NamedTuple):
@@ -39,6 +45,13 @@ class Placement:
         self._cluster = cluster
         self._bookings = bookings
         self._settings = settings
+        spare = cluster.spare
+        self._vacancy = Vacancy(
+            cluster.vacant, spare[0], spare[1], cluster.kind, cluster.size, cluster.total[0], cluster.last
+        )
+        self._scorers: dict[str, Scorer] = {}
+        self._wants: dict[Ask, Want] = {}
+        cluster.changed = self._changed
 
     def now(self, entry: Entry, now: int) -> Placed | Failed:
         """Where the job starts now without moving a reservation, or why it cannot."""
@@ -53,42 +66,49 @@ class Placement:
             nodes = np.nonzero(allowed)[0]
             if not len(nodes):
                 return Failed("window")
-            return Placed((self._place(self._best(nodes, ask, now + entry.length), ask),), "node")
+            return Placed((self._place(self._best(nodes, ask, _until(entry, now)), ask),), "node")
         return self._several(entry, flags, now)
 
     # -- one node -----------------------------------------------------------------------------------------------------
 
     def _best(self, nodes: Ints, ask: Ask, until: int) -> int:
-        return int(nodes[int(self._scores(nodes, ask, until).argmin())])
+        """The node whose free GPUs are joined best, and of these the one that the pool's terms prefer."""
+        nodes = nodes[self._wired(nodes, ask)]
+        return best(self._want(ask), nodes, self._terms(ask.pool), until)
 
-    def _scores(self, nodes: Ints, ask: Ask, until: int) -> Ints:
-        """Less is better; the first of equal ones is taken."""
-        cluster = self._cluster
-        pool = self._settings.pools.get(ask.pool)
-        spread = pool is not None and pool.placement == "spread"
-        if not ask.gpus:
-            return self._shared_scores(nodes, ask, spread)
-        count = cluster.count[nodes]
-        if spread:
-            return -count
-        # Those who leave together leave a whole node: first where the job makes the node's last end least later.
-        later = np.clip(until - cluster.last[nodes], 0, 1 << 24)
-        scores: Ints = (later << 8) + count
-        if self._settings.topology and ask.gpus > 1:
-            scores += cluster.penalty[nodes, ask.gpus].astype(np.int64) << 40
-        return scores
+    def _wired(self, nodes: Ints, ask: Ask) -> Flags:
+        """Those that can give a subset as good as any of them."""
+        if not self._settings.topology or ask.gpus < 2:
+            return np.ones(len(nodes), dtype=np.bool_)
+        penalty = self._cluster.penalty[nodes, ask.gpus]
+        flags: Flags = penalty == penalty.min()
+        return flags
 
-    def _shared_scores(self, nodes: Ints, ask: Ask, spread: bool) -> Ints:
-        cluster = self._cluster
-        if not ask.milli:
-            # Work for CPUs: where no GPU waits for cores, then where cores are fewest.
-            spare = np.minimum(cluster.spare[0, nodes], 1 << 30)
-            scores: Ints = (cluster.size[nodes] << 32) + spare
-            return scores
-        partial = cluster.partial[nodes]
-        fits = partial >= ask.milli
-        tight: Ints = np.where(fits, partial, WHOLE + 64 + cluster.count[nodes])
-        return -cluster.count[nodes] if spread else tight
+    def _want(self, ask: Ask) -> Want:
+        want = self._wants.get(ask)
+        if want is None:
+            kinds = self._cluster.kinds
+            bits = sum(1 << place for place, kind in enumerate(kinds) if kind in ask.kinds)
+            want = self._wants[ask] = Want(ask.gpus, ask.milli, ask.amounts[0], ask.amounts[1], bits)
+        return want
+
+    def _terms(self, name: str) -> tuple[Scorer, ...]:
+        pool = self._settings.pools.get(name) or DEFAULT
+        names = pool.terms or TERMS[pool.placement]
+        for term in names:
+            if term not in self._scorers:
+                self._scorers[term] = scorer(term, self._vacancy)
+        return tuple(self._scorers[term] for term in names)
+
+    def observe(self, ask: Ask) -> None:
+        """Something like this was submitted: the terms learn what is usual."""
+        want = self._want(ask)
+        for term in self._terms(ask.pool):
+            term.observe(want)
+
+    def _changed(self, node: int) -> None:
+        for term in self._scorers.values():
+            term.changed(node)
 
     def _place(self, node: int, ask: Ask) -> Place:
         cluster = self._cluster
@@ -96,9 +116,20 @@ class Placement:
             return Place(node, cluster.wiring[node].pick(cluster.free[node], ask.gpus), WHOLE, ask.amounts)
         if not ask.milli:
             return Place(node, 0, 0, ask.amounts)
-        card = cluster.card_for(node, ask)
+        card = self._card(node, ask)
         mask = cluster.wiring[node].pick(cluster.free[node], 1) if card is None else 1 << card
         return Place(node, mask, ask.milli, ask.amounts, ask.card_memory)
+
+    def _card(self, node: int, ask: Ask) -> int | None:
+        """The GPU that a part of one goes to: of those that are shared already, or a free one; None: no opinion."""
+        cluster = self._cluster
+        allowed = cluster.cards_for(node, ask) | cluster.free[node]
+        want = self._want(ask)
+        for term in self._terms(ask.pool):
+            card = term.card(want, node, allowed)
+            if card is not None:
+                return card
+        return None
 
     # -- several nodes ------------------------------------------------------------------------------------------------
 
@@ -109,10 +140,10 @@ class Placement:
         also = None if rest is None else self._cluster.fits(rest.ask)
         if not self._enough(flags, also, main.nodes):
             return Failed("room")
-        until = now + entry.span
-        flags = self._bookings.allow(flags, main.ask, until)
+        flags = self._bookings.allow(flags, main.ask, now + entry.span)
         if rest is not None and also is not None:
-            also = self._bookings.allow(also, rest.ask, until)
+            also = self._bookings.allow(also, rest.ask, now + entry.span)
+        until = _until(entry, now)
         if not self._enough(flags, also, main.nodes):
             return Failed("window")
         found = self._in_one_room(terms.within, main, rest, flags, also, until)
@@ -208,11 +239,7 @@ class Placement:
         if len(nodes) == count:
             every: list[int] = nodes.tolist()
             return every
-        scores = self._scores(nodes, chunk.ask, until)
-        order = np.argsort(scores, kind="stable")
-        last = int(scores[order[count - 1]])
-        better = nodes[scores < last]
-        equal = nodes[scores == last]
+        better, equal = self._ranked(nodes, chunk, until)
         missing = count - len(better)
         if not len(better) and missing < len(equal):
             widths = equal[missing - 1 :] - equal[: len(equal) - missing + 1]
@@ -220,6 +247,25 @@ class Placement:
             equal = equal[first : first + missing]
         chosen: list[int] = np.sort(np.concatenate([better, equal[:missing]])).tolist()
         return chosen
+
+    def _ranked(self, nodes: Ints, chunk: Chunk, until: int) -> tuple[Ints, Ints]:
+        """The nodes that are surely among the best so many, and those that are equal to the last of them."""
+        count = chunk.nodes
+        want = self._want(chunk.ask)
+        better = nodes[:0]
+        equal = nodes
+        scores = self._cluster.penalty[nodes, chunk.ask.gpus] if self._settings.topology else None
+        for term in (None, *self._terms(chunk.ask.pool)):
+            if len(better) + len(equal) == count:
+                break
+            if term is not None:
+                scores = term.score(want, equal, until)
+            if scores is None:
+                continue
+            last = np.partition(scores, count - len(better) - 1)[count - len(better) - 1]
+            better = np.concatenate([better, equal[scores < last]])
+            equal = equal[scores == last]
+        return better, equal
 
     def _apart(self, main: Chunk, rest: Chunk | None, flags: Flags, also: Flags | None, until: int) -> Placed | Failed:
         """Over as few racks as hold it, of one pod where one holds it: the fullest first, the last the tightest."""
@@ -270,3 +316,8 @@ class Placement:
         if len({int(cluster.rack[node]) for node in nodes}) == 1:
             return "rack"
         return "pod" if len({int(cluster.pod[node]) for node in nodes}) == 1 else "core"
+
+
+def _until(entry: Entry, now: int) -> int:
+    """When the job ends at the latest; 0: nobody knows."""
+    return 0 if entry.length >= UNBOUNDED else now + entry.length

@@ -33,9 +33,9 @@ class Vacancy(NamedTuple):
     """What is free on each node, as live arrays: whoever owns them changes them in place and says `changed`.
 
     Shape   milli: node x GPU, thousandths that new work may take; 0 for a GPU that is whole in use, bad, held or not
-            there. kind: code of the node's GPU type. size, cores: what the node has in all. An amount that does not
-            constrain is very large
-    Units   thousandths of a GPU and of a core, MiB
+            there. kind: code of the node's GPU type. size, cores: what the node has in all. last: when all who are on
+            the node will have left, as their walltimes promise. An amount that does not constrain is very large
+    Units   thousandths of a GPU and of a core, MiB, seconds
     """
 
     milli: npt.NDArray[np.int32]
@@ -44,6 +44,7 @@ class Vacancy(NamedTuple):
     kind: Ints
     size: Ints
     cores: Ints
+    last: Ints
 
 
 class Scorer(Protocol):
@@ -57,19 +58,22 @@ class Scorer(Protocol):
     def changed(self, node: int) -> None:
         """What is free on this node is another than before."""
 
-    def score(self, want: Want, nodes: Ints) -> Ints:
-        """One number for each of these nodes, all of which can give what is wanted."""
+    def score(self, want: Want, nodes: Ints, until: int = 0) -> Ints:
+        """One number for each of these nodes, all of which can give what is wanted.
+
+        Shape   until: when it will leave at the latest, 0: nobody knows
+        """
 
     def card(self, want: Want, node: int, allowed: int) -> int | None:
         """The GPU, of those with a bit in `allowed`, that a share should go to; None: no opinion."""
 
 
-def best(want: Want, nodes: Ints, terms: Iterable[Scorer]) -> int:
+def best(want: Want, nodes: Ints, terms: Iterable[Scorer], until: int = 0) -> int:
     """The node that the terms, asked in order, prefer; among equals the first."""
     for term in terms:
         if len(nodes) == 1:
             break
-        scores = term.score(want, nodes)
+        scores = term.score(want, nodes, until)
         nodes = nodes[scores == scores.min()]
     return int(nodes[0])
 

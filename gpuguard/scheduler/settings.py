@@ -40,12 +40,14 @@ class TierRule(msgspec.Struct, frozen=True, kw_only=True):
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """A logical part of the cluster.
 
-    Shape   placement: pack fills nodes, spread evens them. watts: budget of the nodes that are in use, None: none.
+    Shape   placement: pack fills nodes, spread evens them. terms: scorers that choose among nodes, in order, where the
+            usual ones will not do. watts: budget of the nodes that are in use, None: none.
             wait: seconds a job waits for its rack before it takes nodes further apart. spans: whether a job may span
             pods
     """
 
     placement: Literal["pack", "spread"] = "pack"
+    terms: tuple[str, ...] = ()
     watts: float | None = None
     wait: int = 0
     spans: bool = True

@@ -148,6 +148,12 @@ class State:
         machines = [Kind(count=count, **dict(zip(fields, kind, strict=True))) for kind, count in kinds.items()]  # type: ignore[arg-type] # a row of a node's own fields
         self.admission = Admission(self.settings, machines)
         self._renew()
+        for entry in (
+            *self.waiting.values(),
+            *self.queue.entries.values(),
+            *(run.entry for run in self.running.values()),
+        ):
+            self.placement.observe(entry.shape.terms.chunks[0].ask)
 
     def _renew(self) -> None:
         self.bookings = Bookings(self.cluster)
@@ -202,6 +208,7 @@ class State:
             gpus=job.gpus * job.gpu_milli, walltime=job.walltime,
         )  # fmt: skip
         self.share.enrol(entry.holder)
+        self.placement.observe(shape.terms.chunks[0].ask)
         return entry
 
     def _shape(self, job: Job, asked: tuple[Part, ...]) -> Shape:

@@ -15,7 +15,7 @@ SPREAD: Literal["spread"] = "spread"
 
 
 def _plain(placement: Literal["pack", "spread"], reservations: int, backfill: bool) -> Settings:
-    pool = Pool(placement=placement)
+    pool = Pool(placement=placement, terms=("spread",) if placement == SPREAD else ("tight",))
     return Settings(
         key="fifo", reservations=reservations, backfill=backfill, topology=False,
         pools={"training": pool, "interactive": pool}, queues=unlimited(Settings()),

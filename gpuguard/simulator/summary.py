@@ -43,7 +43,7 @@ def summary(course: Course, *, cycles_ms: Sequence[float], wall_s: float, peak_r
         "fragmentation": {"slots": _slots(course, *window)},
         "preempted_share": _share(sum(_was_preempted(job) for job in started), len(started)),
         "queued_share": _rounded(_average(course.samples, _queued, *window), 6),
-        "cycles": _cycles(cycles_ms),
+        "cycles": cycles(cycles_ms),
         "wall_s": round(wall_s, 3),
         "peak_rss_mib": round(peak_rss_mib, 1),
     }
@@ -105,7 +105,8 @@ def _average(samples: Sequence[Sample], of: Callable[[Sample], float], start: in
     return total / length if length else None
 
 
-def _cycles(taken: Sequence[float]) -> dict[str, float | int | None]:
+def cycles(taken: Sequence[float]) -> dict[str, float | int | None]:
+    """How many passes of the core there were, and how long they took, in milliseconds."""
     if not taken:
         return {"count": 0, "p50_ms": None, "p99_ms": None, "max_ms": None}
     p50, p99 = np.percentile(np.asarray(taken, dtype=np.float64), (50, 99))

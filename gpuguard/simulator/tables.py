@@ -38,6 +38,10 @@ def _percent(value: Any) -> str:
     return f"{100 * value:.1f}"
 
 
+def _hundredths(value: Any) -> str:
+    return f"{100 * value:.2f}"
+
+
 def _tenths(value: Any) -> str:
     return f"{value:,.1f}"
 
@@ -51,9 +55,19 @@ def _waits(label: str, *place: str) -> tuple[_Row, ...]:
     )  # fmt: skip
 
 
+_COST: tuple[_Row, ...] = (
+    ("cycles of the core", ("cycles", "count"), _count),
+    ("  median, ms", ("cycles", "p50_ms"), _tenths),
+    ("  99th percentile, ms", ("cycles", "p99_ms"), _tenths),
+    ("  longest, ms", ("cycles", "max_ms"), _tenths),
+    ("this run took, seconds", ("wall_s",), _tenths),
+    ("  and memory, MiB", ("peak_rss_mib",), _tenths),
+)
+
 ROWS: tuple[_Row, ...] = (
     ("jobs", ("jobs",), _count),
     ("  finished", ("finished",), _count),
+    ("  refused", ("refused",), _count),
     *_waits("wait, minutes", "wait_s"),
     *_waits("wait of 1 to 8 GPUs, minutes", "wait_s_by_gpus", "1-8"),
     *_waits("wait of 9 GPUs and more, minutes", "wait_s_by_gpus", "9+"),
@@ -64,16 +78,28 @@ ROWS: tuple[_Row, ...] = (
     ("jobs preempted, %", ("preempted_share",), _percent),
     ("jobs that would start at once", (), str),
     *((f"  of {size} GPUs", ("fragmentation", "slots", str(size)), _tenths) for size in SLOTS),
-    ("cycles of the core", ("cycles", "count"), _count),
-    ("  median, ms", ("cycles", "p50_ms"), _tenths),
-    ("  99th percentile, ms", ("cycles", "p99_ms"), _tenths),
-    ("  longest, ms", ("cycles", "max_ms"), _tenths),
-    ("this run took, seconds", ("wall_s",), _tenths),
-    ("  and memory, MiB", ("peak_rss_mib",), _tenths),
+    ("where jobs started", (), str),
+    ("  on several nodes", ("placement", "multi_node_jobs"), _count),
+    ("  in one rack, % if it fits one", ("placement", "one_rack_share"), _percent),
+    ("  2 GPUs, across sockets", ("placement", "pairs_across_sockets"), _count),
+    ("  and nearer ones were free", ("placement", "pairs_across_sockets_avoidable"), _count),
+    *_COST,
+)
+
+INFLATION: tuple[_Row, ...] = (
+    ("jobs", ("jobs",), _count),
+    ("  placed", ("placed",), _count),
+    ("  passed over: no room", ("passed_over",), _count),
+    ("  refused", ("refused",), _count),
+    ("GPUs", ("gpus",), _count),
+    ("  asked for, % of all", ("asked_share",), _percent),
+    ("  unallocated", ("unallocated_gpus",), _tenths),
+    ("  unallocated, % of all", ("unallocated_share",), _hundredths),
+    *_COST,
 )
 
 
-def table(runs: Mapping[str, Summary]) -> str:
+def table(runs: Mapping[str, Summary], rows: Sequence[_Row] = ROWS) -> str:
     """The runs side by side, one a column under its name; as many tables below each other as 80 columns need.
 
     Shape   each line ends in a newline and in no space. What was not measured is -; a group for which no run had a
@@ -81,10 +107,10 @@ def table(runs: Mapping[str, Summary]) -> str:
     """
     names = list(runs)
     blocks = [names[at : at + _PER_TABLE] for at in range(0, len(names), _PER_TABLE)]
-    return "\n".join(_block({name: runs[name] for name in block}) for block in blocks)
+    return "\n".join(_block({name: runs[name] for name in block}, rows) for block in blocks)
 
 
-def _block(runs: Mapping[str, Summary]) -> str:
+def _block(runs: Mapping[str, Summary], rows: Sequence[_Row]) -> str:
     width = min(16, (WIDTH - _LABEL) // len(runs))
     headings = [_heading(name, width - 1) for name in runs]
     height = max(len(heading) for heading in headings)
@@ -92,7 +118,7 @@ def _block(runs: Mapping[str, Summary]) -> str:
         _line("", [([""] * (height - len(heading)) + heading)[at] for heading in headings], width)
         for at in range(height)
     ]
-    lines.extend(_line(label, cells, width) for label, cells in _rows(list(runs.values())))
+    lines.extend(_line(label, cells, width) for label, cells in _rows(list(runs.values()), rows))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -106,10 +132,10 @@ def _heading(name: str, most: int) -> list[str]:
     return [_cut(line, most) for line in lines]
 
 
-def _rows(runs: Sequence[Summary]) -> list[tuple[str, list[str]]]:
+def _rows(runs: Sequence[Summary], rows: Sequence[_Row]) -> list[tuple[str, list[str]]]:
     found: list[tuple[str, list[str]]] = []
     heading: str | None = None
-    for label, place, written in ROWS:
+    for label, place, written in rows:
         if not place:
             heading = label
             continue

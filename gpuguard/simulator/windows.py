@@ -45,10 +45,7 @@ def window(
         raise UsageError(f"run times cannot be cut to {max_days:g} days: give a number above 0")
     start = None if from_day is None else round(from_day * DAY)
     end = None if to_day is None else round(to_day * DAY)
-    inside = [
-        traced for traced in trace.jobs
-        if (start is None or traced.submit_s >= start) and (end is None or traced.submit_s < end)
-    ]  # fmt: skip
+    inside = submitted_in(trace.jobs, from_day, to_day)
     longest = None if max_days is None else round(max_days * DAY)
     kept: list[TraceJob] = []
     capped = 0
@@ -76,6 +73,16 @@ def window(
         never_started=len(inside) - len(kept),
         capped=capped,
     )
+
+
+def submitted_in(jobs: Sequence[TraceJob], from_day: float | None, to_day: float | None) -> list[TraceJob]:
+    """The jobs submitted in [from_day, to_day), whether they ever ran or not; None is no bound."""
+    start = None if from_day is None else round(from_day * DAY)
+    end = None if to_day is None else round(to_day * DAY)
+    return [
+        traced for traced in jobs
+        if (start is None or traced.submit_s >= start) and (end is None or traced.submit_s < end)
+    ]  # fmt: skip
 
 
 def _without_strangers(traced: TraceJob, names: set[str]) -> TraceJob:

@@ -5,3 +5,25 @@ file's name: it sees what is free, is told of asks and changes, and says one int
 commits nothing, draws no chance, and knows no other file here: which terms are asked, and in which order, a pool's
 settings say. Proof beside it: a test with scores computed by hand.
 """
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from gpuguard.errors import ConfigInvalid
+from gpuguard.scheduler.scoring import Scorer, Vacancy
+
+
+def names() -> tuple[str, ...]:
+    """The terms there are, by file name."""
+    return tuple(sorted(module.name for module in iter_modules(__path__)))
+
+
+def scorer(name: str, vacancy: Vacancy) -> Scorer:
+    """The term of this name, on this cluster.
+
+    Raises  ConfigInvalid for a name that is no file here
+    """
+    if name not in names():
+        raise ConfigInvalid([f"terms: there is no scorer {name}; take some of {', '.join(names())}"])
+    made: Scorer = import_module(f"{__name__}.{name}").build(vacancy)
+    return made

@@ -25,7 +25,7 @@ class Cores:
     def changed(self, node: int) -> None:
         """Nothing is kept."""
 
-    def score(self, want: Want, nodes: Ints) -> Ints:
+    def score(self, want: Want, nodes: Ints, until: int = 0) -> Ints:
         """0 for everything that wants GPUs."""
         if want.gpus or want.milli:
             return np.zeros(len(nodes), dtype=np.int64)

@@ -63,7 +63,7 @@ class Fragmentation:
         self._rows.clear()
         self._journal.clear()
 
-    def score(self, want: Want, nodes: Ints) -> Ints:
+    def score(self, want: Want, nodes: Ints, until: int = 0) -> Ints:
         """The growth on each of these nodes."""
         row = self._row(want)
         missing = nodes[~row.known[nodes]]

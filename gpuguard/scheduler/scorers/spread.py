@@ -27,7 +27,7 @@ class Spread:
     def changed(self, node: int) -> None:
         """Nothing is kept."""
 
-    def score(self, want: Want, nodes: Ints) -> Ints:
+    def score(self, want: Want, nodes: Ints, until: int = 0) -> Ints:
         """The less the more is free."""
         milli = self._vacancy.milli[nodes].sum(axis=1, dtype=np.int64)
         scores: Ints = -(milli * CORES + np.minimum(self._vacancy.cpus[nodes], CORES - 1))

@@ -32,7 +32,7 @@ class Tight:
     def changed(self, node: int) -> None:
         """Nothing is kept."""
 
-    def score(self, want: Want, nodes: Ints) -> Ints:
+    def score(self, want: Want, nodes: Ints, until: int = 0) -> Ints:
         """What is free; what is wanted is the same everywhere."""
         vacancy = self._vacancy
         milli = vacancy.milli[nodes].sum(axis=1, dtype=np.int64)
