@@ -49,7 +49,10 @@ class Bookings:
 
     def clear(self) -> None:
         """Nothing is reserved."""
+        self._bare.clear()
         nodes = self._nodes
+        if not nodes:
+            return
         self.start[nodes] = NEVER
         self.end[nodes] = 0
         self.taken[:, nodes] = 0
@@ -57,7 +60,6 @@ class Bookings:
         self.booked[nodes] = False
         self._nodes = []
         self._array = np.zeros(0, dtype=np.int64)
-        self._bare.clear()
 
     @property
     def any(self) -> bool:
@@ -100,10 +102,10 @@ class Bookings:
             self._cast(node)
 
     def _cast(self, node: int) -> None:
-        frees = self._cluster.free_at(node, int(self.start[node]))
-        for row, value in enumerate(frees):
-            if row == 0 or self._cluster.constrains[row - 1]:
-                self.shadow[row, node] = value - int(self.taken[row, node])
+        cluster = self._cluster
+        column = cluster.column(node, self.start[node])
+        for row in cluster.counted:
+            self.shadow[row, node] = cluster.frees[row, node, column] - self.taken[row, node]
 
     # -- when could somebody start ------------------------------------------------------------------------------------
 
@@ -113,6 +115,10 @@ class Bookings:
         Shape   groups: the nodes of each group in a row, filled up with -1
         """
         main, rest = chunks[0], chunks[1] if len(chunks) > 1 else None
+        if main.nodes == 1 and rest is None and groups is None:
+            found = self._soonest(main.ask, length, least)
+            if found is not None:
+                return found
         times = self._times(main.ask)
         other = None if rest is None else self._times(rest.ask)
         for careful in (False, True):
@@ -128,17 +134,47 @@ class Bookings:
                 return Booking(start, start + length, chosen)
         return None
 
-    def _times(self, ask: Ask) -> _Times:
-        cluster = self._cluster
+    def _soonest(self, ask: Ask, length: int, least: int) -> Booking | None:
+        """The first start on one node; None where it is before `least`, or there is none: that takes a closer look."""
+        bare = self._bare_of(ask)
+        if self._nodes:
+            nodes = self._array
+            early = bare[nodes]
+            late = np.minimum(self._beside(ask, nodes), self.end[nodes])
+            bare = bare.copy()
+            bare[nodes] = np.where(early + length <= self.start[nodes], early, np.maximum(late, early))
+        start = int(bare.min()) if len(bare) else NEVER
+        if start < least or start >= NEVER:
+            return None
+        nodes = (bare == start).nonzero()[0]
+        if len(nodes) == 1:
+            node = int(nodes[0])
+        else:
+            whole = self._bare[ask] if ask.gpus == self._cluster.most else None
+            node = self._tightest(nodes, 1, start, whole)[0]
+        return Booking(start, start + length, ((node, ask),))
+
+    def _bare_of(self, ask: Ask) -> Ints:
         bare = self._bare.get(ask)
         if bare is None:
             bare = self._bare[ask] = self._ready(ask)
+        return bare
+
+    def _beside(self, ask: Ask, nodes: Ints) -> Ints:
+        """From when on nodes with reservations give so much beside all that is reserved there."""
+        amounts = [
+            amount + self.taken[row, nodes] if amount and self._cluster.constrains[row - 1] else 0
+            for row, amount in enumerate(ask.amounts, 1)
+        ]
+        return self._cluster.ready(nodes, _whole(ask) + self.taken[0, nodes], amounts)
+
+    def _times(self, ask: Ask) -> _Times:
+        bare = self._bare_of(ask)
         beside = bare
         after = bare
         if self._nodes:
             nodes = self._array
-            amounts = [amount + self.taken[row, nodes] if amount else 0 for row, amount in enumerate(ask.amounts, 1)]
-            late = cluster.ready(nodes, _whole(ask) + self.taken[0, nodes], amounts)
+            late = self._beside(ask, nodes)
             beside = bare.copy()
             beside[nodes] = np.maximum(late, bare[nodes])
             after = bare.copy()
@@ -147,7 +183,7 @@ class Bookings:
 
     def _ready(self, ask: Ask) -> Ints:
         cluster = self._cluster
-        able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable & (cluster.size >= _whole(ask))
+        able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable
         if ask.card_memory:
             able &= cluster.card_memory >= ask.card_memory
         bare = cluster.ready(None, _whole(ask), ask.amounts)

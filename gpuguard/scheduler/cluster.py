@@ -140,6 +140,8 @@ class Cluster:
             dtype=np.int64,
         ).reshape(len(RESOURCES), size)
         self.constrains = tuple(bool((self.total[row] < NEVER).any()) for row in range(len(RESOURCES)))
+        self.counted = (0, *(row + 1 for row in range(len(RESOURCES)) if self.constrains[row]))
+        """The rows of `frees` that say anything."""
         self.watts = np.array([node.watts or 0.0 for node in self.nodes], dtype=np.float64)
         wirings = Wirings()
         self.wiring: list[Wiring] = [wirings.of(node) for node in self.nodes]
@@ -396,10 +398,13 @@ class Cluster:
         frees: Ints = self.frees[row] if nodes is None else self.frees[row, nodes]
         return frees
 
+    def column(self, node: int, at: int) -> int:
+        """Where `frees` says what the node has free at this instant, if nobody else comes."""
+        return int(self.ends[node].searchsorted(at, side="right")) - 1
+
     def free_at(self, node: int, at: int) -> list[int]:
         """What the node has free at this instant: GPUs and RESOURCES, if nobody else comes."""
-        column = int(np.searchsorted(self.ends[node], at, side="right")) - 1
-        return [int(value) for value in self.frees[:, node, column]]
+        return [int(value) for value in self.frees[:, node, self.column(node, at)]]
 
     # -- for whoever asks ---------------------------------------------------------------------------------------------
 

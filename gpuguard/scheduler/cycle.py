@@ -142,6 +142,10 @@ class _Pass:
                 continue
             if entry.job.level == "high" and self._level(entry) != "high" and walk.put_off(self._normal(entry)):
                 continue
+            if entry.step >= state.dead.get(entry.shape, UNBOUNDED) and not (
+                entry.smaller or state.holes or self._has_reservation_left()
+            ):
+                continue
             while awaited and awaited[-1][0].key < entry.key and self._has_reservation_left():
                 self._reserve(*awaited.pop())
             if self._try(entry):
