@@ -9,6 +9,7 @@ until it has been well below for as long.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 import msgspec
 import numpy as np
@@ -62,7 +63,7 @@ def look(cluster: Cluster) -> Look:
     count: Ints = np.where(usable, cluster.count, 0)
     partly = count < cluster.size
     whole = (count >= cluster.most) & (cluster.most > 0)
-    good = sum(mask.bit_count() for mask, up in zip(cluster.good, usable.tolist(), strict=True) if up)
+    good = sum(map(int.bit_count, compress(cluster.good, usable.tolist())))
     by_rack = np.bincount(cluster.rack[whole], minlength=len(cluster.by_rack)) if len(count) else np.zeros(0)
     by_pod = np.bincount(cluster.pod[whole], minlength=len(cluster.by_pod)) if len(count) else np.zeros(0)
     slots, near = [], []

@@ -59,15 +59,15 @@ def position(state: State, job: str, shown: int = 5) -> Position | None:
         return None
     mine = counted(state, entry)
     before = [(key, other) for other in state.queue.entries.values() if (key := counted(state, other)) < mine]
-    last = nlargest(shown, before, key=_first)
-    nearest = tuple(_row(state, other, len(before) - number) for number, (_, other) in enumerate(last))
+    last = nlargest(max(1, shown), before, key=_first)
+    nearest = tuple(_row(state, other, len(before) - number) for number, (_, other) in enumerate(last[:shown]))
     row = _row(state, entry, len(before) + 1)
     gpus = sum(other.gpus for _, other in before)
     if not before:
         why = "nobody is before it"
     else:
         jobs = "1 job with {} GPUs is" if len(before) == 1 else f"{len(before)} jobs with {{}} GPUs are"
-        why = f"{jobs.format(gpus)} before it; " + compare(state, job, nearest[0].job)
+        why = f"{jobs.format(gpus)} before it; " + compare(state, job, last[0][1].job.id)
     return Position(row=row, ahead=len(before), gpus=gpus, nearest=nearest, why=why)
 
 
