@@ -22,10 +22,11 @@ from gpuguard.scheduler.settings import Settings
 from gpuguard.scheduler.wiring import two_sockets
 from gpuguard.simulator.course import Course
 from gpuguard.simulator.engine import Engine, Model
+from gpuguard.simulator.goodput import goodput
 from gpuguard.simulator.inflation import Inflation
 from gpuguard.simulator.nearness import Nearness
 from gpuguard.simulator.policies import policies
-from gpuguard.simulator.summary import cycles, summary
+from gpuguard.simulator.summary import cycles, measured_window, summary
 from gpuguard.simulator.trace import Trace, TraceJob
 from gpuguard.simulator.traces import shared_columns
 from gpuguard.simulator.walltimes import Mode, with_walltimes
@@ -171,7 +172,10 @@ def simulated(
     figures = summary(
         engine.course, cycles_ms=engine.cycles, wall_s=time.perf_counter() - began, peak_rss_mib=peak_rss_mib()
     )
-    figures |= {"policy": policy, "refused": len(engine.refused), "placement": nearness.figures()}
+    figures |= {
+        "policy": policy, "refused": len(engine.refused), "placement": nearness.figures(),
+        "goodput": goodput(engine.course, *measured_window(engine.course)).figures(),
+    }  # fmt: skip
     return Run(facts=figures, course=engine.course, refused=tuple(engine.refused))
 
 

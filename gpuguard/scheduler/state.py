@@ -38,8 +38,8 @@ class Running:
     """A job that has places. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "checkpointed", "end", "entry", "job", "level", "network", "places", "price", "rank", "signalled", "started",
-        "why",
+        "checkpointed", "end", "entry", "job", "level", "lost", "network", "places", "price", "rank", "signalled",
+        "started", "why",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, places: tuple[Place, ...], network: str, started: int, end: int) -> None:
@@ -55,6 +55,8 @@ class Running:
         self.checkpointed: int | None = None
         self.signalled: int | None = None
         self.why = ""
+        # The nodes that are proven dead: where all are, nobody is left who could tell its end.
+        self.lost: dict[str, None] = {}
 
     @property
     def gpus(self) -> int:
@@ -136,6 +138,10 @@ class State:
                 self.cluster.hold(place)
         for life in self.lives.values():
             self.judge(life)
+        # The nodes may draw other watts than before.
+        self.watts = {}
+        for run in self.running.values():
+            self._draw(run, 1)
         kinds: dict[tuple[object, ...], int] = {}
         for node in self.joined.values():
             kind = (
@@ -255,6 +261,11 @@ class State:
             return 1.0
         return self.standing.factor(entry.holder)
 
+    def wait(self, entry: Entry) -> None:
+        """Something must come true again before the job may start."""
+        entry.waits_since = self.now
+        self.waiting[entry.job.id] = entry
+
     def enqueue(self, entry: Entry) -> None:
         """Nothing but room is missing any more."""
         record = self.records[entry.job.id]
@@ -309,6 +320,9 @@ class State:
         self.by_queue[queue] = self.by_queue.get(queue, 0) + gpus
         if run.job.may_be_preempted:
             self.yielding[run.rank] = self.yielding.get(run.rank, 0) + sign
+        self._draw(run, sign)
+
+    def _draw(self, run: Running, sign: int) -> None:
         pool = run.entry.shape.terms.chunks[0].ask.pool
         if (watts := self.watts_of(run.places)) > 0:
             self.watts[pool] = self.watts.get(pool, 0.0) + sign * watts
@@ -352,6 +366,14 @@ class State:
             run = self.running.get(job)
             if run is not None and run.entry.restarts == restarts and run.end == end:
                 yield run
+
+    def coming_ends(self) -> frozenset[tuple[int, str]]:
+        """Ends at which somebody will be looked at: of those who run, and of some who do not any more."""
+        return frozenset(
+            (end, job)
+            for end, job, restarts in self._ends
+            if job in self.running and self.running[job].entry.restarts == restarts
+        )
 
     def next_end(self) -> int:
         """When the next walltime ends."""
