@@ -137,6 +137,7 @@ class _Pass:
         state.dead.clear()
         state.rules.clear()
         state.reserved = []
+        state.denied = ("", "")
         state.looks = NEVER
         strict = not state.settings.backfill
         awaited = self._awaited()

@@ -16,7 +16,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from gpuguard.scheduler.backfill import Booking
 from gpuguard.scheduler.cluster import NEVER
 from gpuguard.scheduler.queue import UNBOUNDED, Entry
 from gpuguard.scheduler.request import WHOLE
@@ -54,8 +53,8 @@ def forecast(state: State, limit: int = 1000) -> Mapping[str, Forecast]:
         job = entry.job.id
         start, how = latest[job]
         expected, _ = likely[job]
-        if start is not None and expected is not None:
-            expected = min(start, expected)
+        if start is not None:
+            expected = start if expected is None else min(start, expected)
         found[job] = Forecast(start=start, expected=expected, how=how)
     found.update(_beyond(state, queue, limit))
     found.update(_parents(state, found, limit))
@@ -78,11 +77,12 @@ class _Plan:
     def starts(self, entries: list[Entry]) -> Iterator[tuple[str, tuple[int | None, How]]]:
         """Of each of these, which are in order, its start and how that was found."""
         state = self._state
-        reserved: dict[str, Booking] = {}
-        if not self._learned:
-            reserved = {job: booking for _, job, booking in state.reserved if job in state.queue}
-            for booking in reserved.values():
-                self._time.book(booking)
+        reserved = {job: booking for _, job, booking in state.reserved}
+        if self._learned:
+            # What runs shorter moves all but the places of those that wait for others.
+            reserved = {job: booking for job, booking in reserved.items() if job not in state.queue}
+        for booking in reserved.values():
+            self._time.book(booking)
         for entry in entries:
             job = entry.job.id
             if job in state.holes:
@@ -212,6 +212,7 @@ def _parents(state: State, found: Mapping[str, Forecast], limit: int) -> Iterato
         ratio = state.learned.ratio(entry.job.queue, now) if learned else 1.0
         return None if start is None else start + round(entry.length * ratio)
 
+    reserved = {job: booking.start for _, job, booking in state.reserved}
     for number, job in enumerate(state.waiting):
         if number >= limit:
             yield job, Forecast(start=None, expected=None, how="unknown")
@@ -221,5 +222,6 @@ def _parents(state: State, found: Mapping[str, Forecast], limit: int) -> Iterato
             yield job, Forecast(start=None, expected=None, how="unknown")
             continue
         expected = state.dependencies.expected(job, likely)
-        start = max(now, start)
-        yield job, Forecast(start=start, expected=min(start, max(now, expected or start)), how="parents")
+        start = max(now, start, reserved.get(job, 0))
+        how: How = "reserved" if job in reserved else "parents"
+        yield job, Forecast(start=start, expected=min(start, max(now, expected or start)), how=how)

@@ -109,10 +109,13 @@ class Reasons:
         parents = tuple(one.name for one in blocked if one.relation in {"afterok", "afterany"})
         said = [f"{one}{self._of_parent(one.name) if one.name in parents else ''}" for one in blocked[:SHOWN]]
         more = len(blocked) - len(said)
+        why = "it " + ", and ".join(said) + (f", and {more} more" if more else "")
+        booking = self._reserved.get(job)
+        if booking is not None:
+            why += f"; its place is planned from {lasting(booking.start - state.now)} on"
         return Reason(
             rule="parents" if parents else words[blocked[0].relation],
-            why="it " + ", and ".join(said) + (f", and {more} more" if more else ""),
-            job=job, until=until, jobs=parents, facts={"unmet": len(blocked)},
+            why=why, job=job, until=until, jobs=parents, facts={"unmet": len(blocked)},
         )  # fmt: skip
 
     def _of_parent(self, job: str) -> str:

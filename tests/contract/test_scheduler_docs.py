@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -64,9 +65,10 @@ def said(tree: ast.Module) -> Iterator[str]:
                     yield from words(default)
 
 
-def spoken() -> set[str]:
+@cache
+def spoken() -> frozenset[str]:
     found = {word for path in CORE if path.name not in {"preemption.py"} for word in said(ast.parse(path.read_text()))}
-    return found | set(get_args(Rule)) | set(ROWS)
+    return frozenset(found | set(get_args(Rule)) | set(ROWS))
 
 
 def explained() -> set[str]:
