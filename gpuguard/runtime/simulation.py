@@ -3,6 +3,7 @@
 The simulator itself is pure; here is its shell, which the command and whoever else runs it share.
 """
 
+import gc
 import random
 import resource
 import time
@@ -167,8 +168,13 @@ def simulated(
         what.name for traced in given.jobs for what in traced.job.after if what.relation == "condition"
     ):
         engine.later(given.window.start, ConditionMet(at=given.window.start, name=name))
-    for done, total in engine.run():
-        show(done, total)
+    # The trace stays until the end: a collector that looks through it again and again would be seen in the passes.
+    gc.freeze()
+    try:
+        for done, total in engine.run():
+            show(done, total)
+    finally:
+        gc.unfreeze()
     figures = summary(
         engine.course, cycles_ms=engine.cycles, wall_s=time.perf_counter() - began, peak_rss_mib=peak_rss_mib()
     )
