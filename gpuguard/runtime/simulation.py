@@ -190,7 +190,7 @@ def simulated(
 def by_hand(given: Case, typed: str, *, seed: int) -> Run:
     """The same jobs where no scheduler runs and people choose their GPUs themselves.
 
-    Shape   typed: manual[:key=value,...]. finished: jobs that ran to their end. given_up: whose owners crashed too often.
+    Shape   typed: manual[:key=value,...]. finished: jobs that ran to their end. given_up: those that crashed too often.
             refused: work for CPUs alone, which is nobody's trouble here, and what has more GPUs than all nodes
             together. There is no core, so there are no cycles of it
     Raises  UsageError for a setting that there is not

@@ -135,6 +135,13 @@ def test_what_is_switched_off() -> None:
     assert not [key for key in conf if key.startswith("PriorityWeight")]
 
 
+@pytest.mark.parametrize("nodes", ["gpu[1", "gpu1]", "gpu[]", "gpu[1-2]]", "[1-2]", "gpu[a-b]", "gpu[1,[2]]"])
+def test_a_list_of_nodes_closes_its_brackets(nodes: str) -> None:
+    with pytest.raises(ConfigInvalid, match="no list of nodes"):
+        slurm.render(Settings(), Wish(nodes={"interactive": nodes}))
+    assert slurm.render(Settings(), Wish(nodes={"interactive": "gpu[001-002,7]-ib,login1"})).files
+
+
 def test_every_name_that_slurm_would_not_take_is_told_at_once() -> None:
     settings = Settings(queues={"a b": Queue(), "interactive": Queue()}, gpu_weights={"H100 80": 2.0})
     with pytest.raises(ConfigInvalid) as error:
