@@ -315,10 +315,12 @@ def _inflations(args: Namespace, found: "Read", policies: Sequence[str]) -> Iter
 
 def _tell_refused(done: "Run") -> None:
     """One of each kind: who mends a trace wants to know all that is wrong with it."""
+    from gpuguard.runtime.words import many
+
     for rule, count in Counter(refuse.rule for refuse in done.refused).items():
         first = next(refuse for refuse in done.refused if refuse.rule == rule)
         _say(
-            f"{done.facts['policy']}: {_count(count, 'job')} {'was' if count == 1 else 'were'} refused ({rule});"
+            f"{done.facts['policy']}: {many(count, 'job')} {'was' if count == 1 else 'were'} refused ({rule});"
             f" the first is {first.job}: {first.why}"
         )
 
@@ -350,7 +352,7 @@ def _say(text: str) -> None:
 
 def _told(args: Namespace, found: "Read", given: "Case") -> Iterator[str]:
     """What the figures are about, in sentences."""
-    from gpuguard.runtime.words import listed, paragraph
+    from gpuguard.runtime.words import listed, many, paragraph
     from gpuguard.scheduler.settings import DAY
 
     chosen = given.window
@@ -359,20 +361,16 @@ def _told(args: Namespace, found: "Read", given: "Case") -> Iterator[str]:
             (chosen.outside, "submitted on other days"), (chosen.never_started, "that never started"),
         ) if count
     ]  # fmt: skip
-    text = f"{_count(len(chosen.jobs), 'job')} of {Path(args.jobs).name}, submitted on days"
+    text = f"{many(len(chosen.jobs), 'job')} of {Path(args.jobs).name}, submitted on days"
     digits = 1 if chosen.end - chosen.start >= DAY else 3
     text += f" {chosen.start / DAY:.{digits}f} to {chosen.end / DAY:.{digits}f}."
     text += f" Left out: {listed(left)}." if left else ""
     text += f" Cut to {args.max_days:g} days: {chosen.capped:,}." if chosen.capped else ""
     yield from paragraph(text)
     yield from paragraph(
-        f"{_count(len(found.nodes), 'node')} of {Path(args.nodes).name} with {_count(found.gpus, 'GPU')}."
+        f"{many(len(found.nodes), 'node')} of {Path(args.nodes).name} with {many(found.gpus, 'GPU')}."
         f" Walltimes: {WALLTIMES.get(args.walltime, 'as told, else ' + WALLTIMES['bucket'])}."
     )
-
-
-def _count(many: int, what: str) -> str:
-    return f"{many:,} {what}{'' if many == 1 else 's'}"
 
 
 def _print(args: Namespace, runs: "Sequence[Run]", told: Sequence[str]) -> None:
