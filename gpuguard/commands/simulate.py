@@ -141,7 +141,7 @@ def run(args: Namespace) -> int:
     Raises  UsageError; ConfigInvalid, ReadFailed or NotUnderstood for a file that cannot be used
     """
     if args.model and "list" in args.model:
-        return _list_models()
+        return _list_models(args)
     _check(args)
     if args.what == "claims":
         return _claims(args)
@@ -288,10 +288,19 @@ def _models(args: Namespace) -> "tuple[Model, ...]":
     return models(args.model, args.seed)
 
 
-def _list_models() -> int:
+def _list_models(args: Namespace) -> int:
     from gpuguard.runtime.words import page, row
     from gpuguard.simulator.shelf import keys, lines
 
+    if args.json:
+        import json
+
+        shelf = [
+            {"model": name, "what": text, "settings": dict(key.split("=", 1) for key in keys(name))}
+            for name, text in lines().items()
+        ]
+        sys.stdout.write(json.dumps(shelf) + "\n")
+        return 0
     out: list[str] = []
     for name, text in lines().items():
         out += [*row(name, text, label_width=14), *row("", ", ".join(keys(name)), label_width=14)]

@@ -382,6 +382,16 @@ def test_a_picture_nowhere_is_told_before_the_files_are_read(call: Call) -> None
     assert "no folder nowhere" in err
 
 
+# --- the models ------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_models_is_json_where_json_was_asked_for(call: Call) -> None:
+    shelf = facts(call, "--model", "list")
+    assert {one["model"] for one in shelf} >= {"far", "faults", "manual"}
+    assert next(one["settings"] for one in shelf if one["model"] == "far")["sockets"] == "0.5"
+    assert "sockets=0.5" in call("--model", "list")[1]
+
+
 # --- where people choose by hand -------------------------------------------------------------------------------------
 
 
