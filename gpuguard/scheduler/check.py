@@ -17,7 +17,7 @@ from gpuguard.scheduler.queue import OVERDUE, line_of
 from gpuguard.scheduler.request import WHOLE
 from gpuguard.scheduler.state import State
 
-ARRAYS = ("count", "milli", "partial", "vacant", "sharing", "spare", "usable", "busy", "sole", "holds", "last", "penalty")
+ARRAYS = ("count", "milli", "partial", "vacant", "sharing", "spare", "usable", "busy", "sole", "holds", "last", "empty", "penalty")
 MASKS = ("good", "held", "used", "free")
 CLOSE = 1e-6
 """Watts: sums of the same numbers in another order."""
@@ -313,7 +313,8 @@ def _plan(state: State) -> Iterator[str]:
                 amounts = [left - amount for left, amount in zip(amounts, asked, strict=True)]
             alone = any(row[4] for row in there) and len(there) + stay > 1
             if not cluster.usable[node] or free < 0 or min(amounts) < 0 or alone:
-                yield f"job {job} has a reservation on {cluster.names[node]} at {start}, and there is no room then"
+                left = f"{free} GPUs and {amounts} would be left, {stay} are still there"
+                yield f"job {job} has a reservation on {cluster.names[node]} at {start}, and there is no room: {left}"
 
 
 def _free_at(cluster: Cluster, node: int, at: int) -> tuple[int, list[int], int]:

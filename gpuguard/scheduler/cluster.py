@@ -103,7 +103,9 @@ class Cluster:
         self.sole: Flags = np.zeros(size, dtype=np.bool_)
         self._kept_sole = [0] * size
         self.holds: Ints = np.zeros(size, dtype=np.int64)
+        # When all have left: as far as anybody knows when he leaves, and in truth.
         self.last: Ints = np.zeros(size, dtype=np.int64)
+        self.empty: Ints = np.zeros(size, dtype=np.int64)
         self.penalty: npt.NDArray[np.int32] = np.zeros((size, self.most + 1), dtype=np.int32)
         # The releases of each node in order: what is free after each, the first column being now.
         self._wide = ROWS
@@ -369,6 +371,7 @@ class Cluster:
         if wide > self._wide:
             self._widen(wide)
         at = sorted(ends)
+        self.empty[node] = at[-1] if at else 0
         self.last[node] = next((end for end in reversed(at) if end < NEVER), 0)
         line = self.ends[node]
         line[1:wide] = at

@@ -244,8 +244,11 @@ class World:
             late += [job for job, run in self.state.running.items() if run.signalled is not None and job not in late]
             events: list[AnyEvent] = [Ended(at=self.now, job=job, proof=True) for job in late]
             self.go(events, self.now, events[::-1])
-        left = [*self.state.queue.entries, *self.state.waiting, *self.state.running]
-        raise AssertionError(f"15: {left} never ran, of {len(self.jobs)} jobs")
+        state = self.state
+        left = [(state.queue.entries[job].job, state.rules) for job in state.queue.entries]
+        held = [(job, state.dependencies.blocked(job)) for job in state.waiting]
+        lives = [(life.node, life.state, life.bad) for life in state.lives.values()]
+        raise AssertionError(f"15: queued {left}, waiting {held}, running {list(state.running)} at {lives}")
 
     def over(self) -> bool:
         """All are done but those that no nodes hold any more, and who waits for them."""

@@ -164,3 +164,11 @@ def test_events_of_one_instant_mean_the_same_in_any_order(name: str) -> None:
         first = told(state, *events, now=5)
         plans.add(msgspec.json.encode([first, told(state, now=6), sorted(state.queue.entries), sorted(state.joined)]))
     assert len(plans) == 1
+
+
+def test_a_job_lies_as_it_fits_the_nodes_that_there_are() -> None:
+    """Two nodes of 8 are exchanged for four of 4."""
+    state = cluster(node("a"), node("b"), *sub(job("runs", 16), job("waits", 16)))
+    small = [node(name, 4, at=5) for name in "abcd"]
+    plan = told(state, Ended(at=4, job="runs"), *small, now=5)
+    assert starts(plan) == {"waits": ("a", "b", "c", "d")}
