@@ -171,7 +171,7 @@ class Bookings:
             amount + self.taken[row, nodes] if amount and self._cluster.constrains[row - 1] else 0
             for row, amount in enumerate(ask.amounts, 1)
         ]
-        return self._cluster.ready(nodes, _whole(ask) + self.taken[0, nodes], amounts)
+        return self._cluster.ready(nodes, _whole(ask) + self.taken[0, nodes], amounts, ask.spares)
 
     def _times(self, ask: Ask) -> _Times:
         bare = self._bare_of(ask)
@@ -191,7 +191,7 @@ class Bookings:
         able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable
         if ask.card_memory:
             able &= cluster.card_memory >= ask.card_memory
-        bare = cluster.ready(None, _whole(ask), ask.amounts)
+        bare = cluster.ready(None, _whole(ask), ask.amounts, ask.spares)
         # Alone it waits for the last who is there, and so does everybody where one is alone.
         if ask.alone:
             bare = np.maximum(bare, cluster.empty)

@@ -124,3 +124,11 @@ def test_a_pool_that_is_full_of_power_stays_so() -> None:
     state = full(node("a", watts=800.0), node("b", watts=800.0), low("low"), settings=Settings(pools=pools))
     assert starts(told(state, low("more"), now=5)) == {}
     assert state.watts == {"training": 800.0}
+
+
+def test_who_may_ask_again_is_asked_again_though_nothing_else_happens() -> None:
+    """The victim has run too short; when it has not any more, the pass wakes for it."""
+    state = full(node("a"), low("low"), settings=Settings(preemption=Preemption(least_run=1000)))
+    plan = told(state, top("top"), now=10)
+    assert did(plan, Preempt) == [] and plan.wake == 1000
+    assert did(told(state, now=1000), Preempt) == ["low"]
