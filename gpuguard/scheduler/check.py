@@ -141,7 +141,7 @@ def _cards(state: State) -> Iterator[str]:
                     yield f"job {job} holds GPUs of {name} that another job holds too"
                 whole |= place.mask
                 continue
-            if place.mask and state.running[job].job.tier == "training":
+            if place.mask and job in state.running and state.running[job].job.tier == "training":
                 yield f"job {job} is training and shares a GPU of {name}"
             for card in _bits(place.mask):
                 milli[card] = milli.get(card, 0) + place.milli
@@ -151,7 +151,7 @@ def _cards(state: State) -> Iterator[str]:
                 yield f"GPU {card} of {name} is held {held}/1000 in shares{' and whole' if whole >> card & 1 else ''}"
             if memory[card] > cluster.cards[node]:
                 yield f"GPU {card} of {name} has {cluster.cards[node]} MiB, and {memory[card]} are given"
-        alone = [job for job in tenants if state.running[job].job.exclusive]
+        alone = [job for job in tenants if job in state.running and state.running[job].job.exclusive]
         if alone and len(tenants) > 1:
             yield f"job {alone[0]} is to be alone on {name}, and {len(tenants) - 1} others are there"
 
