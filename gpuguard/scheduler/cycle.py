@@ -36,6 +36,7 @@ def cycle(state: State, events: Iterable[AnyEvent], now: int) -> tuple[State, Pl
     run.enforce()
     run.rank()
     run.schedule()
+    run.measure()
     return state, run.plan()
 
 
@@ -136,6 +137,7 @@ class _Pass:
         state.dead.clear()
         state.rules.clear()
         state.reserved = []
+        state.denied = ("", "")
         state.looks = NEVER
         strict = not state.settings.backfill
         awaited = self._awaited()
@@ -370,6 +372,15 @@ class _Pass:
             return anywhere
         return near if near.start <= anywhere.start + state.placement.wait(entry) else anywhere
 
+    def measure(self) -> None:
+        """What lasts from here on, and a word where too many have waited for long."""
+        state = self._state
+        measures = state.measures
+        measures.sample(self._now, state.cluster, state.allocated, len(state.queue), len(state.running))
+        told = measures.warn(self._now, state.settings.queued_share)
+        if told is not None:
+            self._decisions.append(told)
+
     # -- what came of it ----------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
@@ -382,7 +393,11 @@ class _Pass:
             decisions=tuple(self._decisions),
             reservations=self._reservations(),
             wake=wake if wake < NEVER else None,
-        )
+            counts={
+                "queued": len(state.queue), "waiting": len(state.waiting), "running": len(state.running),
+                "allocated_milli": state.allocated,
+            },
+        )  # fmt: skip
 
     def _reservations(self) -> tuple[Reservation, ...]:
         state = self._state

@@ -18,6 +18,8 @@ from gpuguard.scheduler.fairshare import FairShare
 from gpuguard.scheduler.fairtree import Standing
 from gpuguard.scheduler.hole import Hole
 from gpuguard.scheduler.layout import Part, resized, sizes
+from gpuguard.scheduler.learned import Learned
+from gpuguard.scheduler.measures import Measures
 from gpuguard.scheduler.nodes import NodeLife, bad_gpus, due, usable
 from gpuguard.scheduler.placement import Placement
 from gpuguard.scheduler.plan import Reservation, Share
@@ -93,6 +95,8 @@ class State:
         self.outcomes: dict[str, bool] = {}
         self.records: dict[str, Record] = {}
         self.ended: list[Record] = []
+        self.learned = Learned()
+        self.measures = Measures(epoch=epoch)
         self._ends: list[tuple[int, str, int]] = []
         # What the last pass found; kept until something changes it.
         self.reserved: list[tuple[Key, str, Booking]] = []
@@ -197,6 +201,7 @@ class State:
         node = self.cluster.index.get(life.node)
         if node is not None and self.cluster.judge(node, usable(life), bad_gpus(life)):
             self.stale = True
+            self.measures.due = self.now
 
     def lives_due(self, now: int) -> Iterator[NodeLife]:
         """The lives in which something falls due until now; each once."""
@@ -233,6 +238,7 @@ class State:
             gpus=job.gpus * job.gpu_milli, walltime=job.walltime,
         )  # fmt: skip
         self.share.enrol(entry.holder)
+        self.measures.submitted(self.now)
         self.placement.observe(shape.terms.chunks[0].ask)
         return entry
 
@@ -366,6 +372,8 @@ class State:
         record.ended = self.now
         record.outcome = outcome
         self.ended.append(record)
+        self.learned.fold(record)
+        self.measures.ended(record)
         self.outcomes[job] = outcome == "completed"
         if len(self.outcomes) > OUTCOMES:
             del self.outcomes[next(iter(self.outcomes))]

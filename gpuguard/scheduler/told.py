@@ -401,23 +401,26 @@ def in_order(events: Iterable[AnyEvent]) -> list[AnyEvent]:
 def order_of(event: AnyEvent) -> tuple[int, int, str, str]:
     """Where an event stands among those of one pass: by its kind, then when, whom and what exactly."""
     match event:
+        case Checkpointed():
+            # First of all: what a job saved counts for it when its node is lost in the same pass.
+            return (0, event.at, event.job, repr(event))
         case NodeJoined() | NodeLeft():
-            return (0, event.at, event.node, "")
+            return (1, event.at, event.node, "")
         case NodeLost() | Diagnosed() | HeartbeatLost() | HeartbeatBack() | OrphanFound() | Cleaned():
-            return (1, event.at, event.node, repr(event))
+            return (2, event.at, event.node, repr(event))
         case DrainAsked() | DrainLifted():
-            return (1, event.at, event.node, repr(event))
+            return (2, event.at, event.node, repr(event))
         case Prepared() | Progressed():
-            return (2, event.at, event.job, repr(event))
-        case Checkpointed() | ExtensionAsked():
             return (3, event.at, event.job, repr(event))
+        case ExtensionAsked():
+            return (4, event.at, event.job, repr(event))
         case Ended() | Hung():
-            return (4, event.at, event.job, "")
+            return (5, event.at, event.job, "")
         case Cancelled():
-            return (5, event.at, event.job, event.by)
+            return (6, event.at, event.job, event.by)
         case ConditionMet():
-            return (6, event.at, event.name, "")
+            return (7, event.at, event.name, "")
         case Submitted():
-            return (7, event.at, event.job.id, "")
+            return (8, event.at, event.job.id, "")
         case _:
             assert_never(event)

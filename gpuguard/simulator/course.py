@@ -17,21 +17,40 @@ from gpuguard.scheduler.request import WHOLE, Tier
 End = Literal["ended", "preempted", "failed", "killed", "lost", "running"]
 """How a segment ended: by itself, for another job, with an error, by a limit or a person, with its node; or not yet."""
 
+Loss = Literal["far", "sharing", "saving", "data", "failure"]
+"""Why a job that holds GPUs is slower than it could be: far places, others on its cards, its own checkpoints, data that
+are not there yet, a node that is dead and still its own."""
+
 SLOTS = (8, 16, 32, 64, 128)
 """Sizes of job of which a sample tells how many would start."""
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
-    """One stretch in which a job held its GPUs: [start, end)."""
+    """One stretch in which a job held its GPUs: [start, end).
+
+    Shape   kept: how much of the work done in it was not lost again; None: all. slow: seconds that were held and not
+            worked, by what slowed the job down
+    Units   kept: seconds of these GPUs at full speed
+    """
 
     start: int
     end: int
     shares: tuple[Share, ...]
     how: End = "ended"
+    kept: float | None = None
+    slow: tuple[tuple[Loss, float], ...] = ()
+
+    @property
+    def done(self) -> float:
+        """Seconds of these GPUs at full speed that were worked, whether they were of use or not."""
+        return self.end - self.start - sum(seconds for _, seconds in self.slow)
 
 
 class JobRecord(msgspec.Struct):
-    """One job of the run. `first_start`: None until it has started; `end`: None until its last segment is over."""
+    """One job of the run. `first_start`: None until it has started; `end`: None until its last segment is over.
+
+    Shape   use: the part of its GPUs' time that it really uses while it works
+    """
 
     id: str
     gpus: int
@@ -42,10 +61,19 @@ class JobRecord(msgspec.Struct):
     end: int | None = None
     outcome: str = ""
     segments: list[Segment] = []
+    use: float = 1.0
 
-    def ran(self, start: int, end: int, shares: tuple[Share, ...], how: End = "ended") -> None:
+    def ran(
+        self,
+        start: int,
+        end: int,
+        shares: tuple[Share, ...],
+        how: End = "ended",
+        kept: float | None = None,
+        slow: tuple[tuple[Loss, float], ...] = (),
+    ) -> None:
         """One more segment; `end` stays open when the job will go on."""
-        self.segments.append(Segment(start, end, shares, how))
+        self.segments.append(Segment(start, end, shares, how, kept, slow))
         if self.first_start is None:
             self.first_start = start
         self.end = None if how in {"preempted", "lost", "running"} else end

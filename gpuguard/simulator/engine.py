@@ -17,10 +17,22 @@ import numpy as np
 from gpuguard.errors import InvariantBroken
 from gpuguard.scheduler.cluster import Ints
 from gpuguard.scheduler.cycle import cycle
-from gpuguard.scheduler.events import AnyEvent, Checkpointed, Cleaned, Diagnosed, Ended, NodeJoined, Submitted
+from gpuguard.scheduler.events import (
+    AnyEvent,
+    Checkpointed,
+    Cleaned,
+    Diagnosed,
+    Ended,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    Submitted,
+)
+from gpuguard.scheduler.nodes import bad_gpus, usable
 from gpuguard.scheduler.plan import (
     AnyDecision,
     Diagnose,
+    Drain,
     Finish,
     Kill,
     Plan,
@@ -30,12 +42,13 @@ from gpuguard.scheduler.plan import (
     Requeue,
     Share,
     Start,
+    Undrain,
 )
 from gpuguard.scheduler.record import Record
 from gpuguard.scheduler.request import WHOLE, Job
 from gpuguard.scheduler.settings import MINUTE, Settings
 from gpuguard.scheduler.state import State
-from gpuguard.simulator.course import SLOTS, Course, End, JobRecord, Sample
+from gpuguard.simulator.course import SLOTS, Course, End, JobRecord, Loss, Outage, Sample
 from gpuguard.simulator.trace import TraceJob
 
 LEAVES = 10
@@ -48,9 +61,19 @@ TERMINATED = 143
 
 
 class Life:
-    """A job in the world: how much of its work is left, and what it does now."""
+    """A job in the world: how much of its work is left, and what it does now.
 
-    __slots__ = ("began", "generation", "job", "kept", "record", "shares", "speed", "work")
+    Shape   work: of which nothing has been kept yet. kept: what the run that ends has saved. since: the instant up to
+            which `marks` tell what was worked. paces: by what, and how much, it is slowed down now. slow: seconds of
+            this run that were lost to each. part: of the GPUs it asked for. ends: when it ends as things stand, None:
+            never by itself. forced: an end that is not that of its work. obeys: it saves and leaves when it is told to
+    Units   seconds; work at full speed on all GPUs
+    """
+
+    __slots__ = (
+        "began", "ends", "forced", "generation", "job", "kept", "marks", "obeys", "paces", "part", "record", "shares",
+        "slow", "work",
+    )  # fmt: skip
 
     def __init__(self, job: Job, work: float, record: JobRecord) -> None:
         self.job = job
@@ -59,8 +82,34 @@ class Life:
         self.record = record
         self.generation = 0
         self.began = 0
-        self.speed = 1.0
+        self.ends: int | None = None
+        self.forced: tuple[int, int, int] | None = None
+        self.obeys = True
+        self.paces: dict[Loss, float] = {}
+        self.slow: dict[Loss, float] = {}
+        self.part = 1.0
+        self.marks: list[tuple[int, float, float]] = []
         self.shares: tuple[Share, ...] = ()
+
+    @property
+    def speed(self) -> float:
+        return math.prod(self.paces.values(), start=self.part)
+
+    def done(self, at: int) -> float:
+        """The work of this run up to an instant."""
+        for since, done, speed in reversed(self.marks):
+            if at >= since:
+                return done + (at - since) * speed
+        return 0.0
+
+    def settle(self, at: int) -> None:
+        """What was lost to slowness up to now is written down, each cause taking its part of what others left."""
+        since, _, _ = self.marks[-1]
+        left = float(at - since)
+        for word, pace in self.paces.items():
+            self.slow[word] = self.slow.get(word, 0.0) + left * (1.0 - pace)
+            left *= pace
+        self.marks.append((at, self.done(at), self.speed))
 
 
 class World(Protocol):
@@ -68,28 +117,67 @@ class World(Protocol):
 
     state: State
     lives: dict[str, Life]
+    now: int
 
-    def later(self, at: int, event: AnyEvent) -> None: ...
+    def later(self, at: int, event: AnyEvent) -> None:
+        """The core is told this at that instant."""
 
-    def submit(self, at: int, traced: TraceJob) -> None: ...
+    def call(self, at: int, action: Callable[[int], None]) -> None:
+        """This is done at that instant, before the core is told what happened then."""
 
-    def end(self, job: str, at: int, code: int, signal: int = 0) -> None: ...
+    def submit(self, at: int, traced: TraceJob) -> None:
+        """One more job."""
+
+    def end(self, job: str, at: int, code: int, signal: int = 0) -> None:
+        """The job's run ends then and not when its work is done; unless it ends before."""
+
+    def pace(self, job: str, word: Loss, pace: float) -> None:
+        """From now on and until its run ends the job is so fast for this cause; 0: it does nothing, nor does it end."""
 
 
 class Model(Protocol):
-    """A part of the world that can be switched on. Every method is optional in what it does, none in its presence."""
+    """A part of the world that can be switched on, in a file of its own that inherits what it does not do otherwise.
+
+    `name` is its file's; `loses` is the word for what a job loses by its `speed` (`goodput` has the list).
+    """
+
+    name: str
+    loses: Loss = "sharing"
+
+    def site(self, settings: Settings) -> Settings:
+        """The settings under which this world is run."""
+        return settings
+
+    def submits(self, traced: TraceJob) -> TraceJob:
+        """The job as it is in this world; asked once, before anything happens."""
+        return traced
 
     def begin(self, world: World, start: int, end: int) -> None:
-        """Before the first event; whatever is known to happen is told to the world now."""
+        """Before the first event, with all jobs of the trace submitted; whatever is known to happen is told now."""
+        return
 
     def speed(self, world: World, life: Life, decision: Start) -> float:
         """How fast the job runs on these places; 1 is full speed."""
+        return 1.0
+
+    def saved(self, world: World, life: Life, at: int, asked: bool) -> int | None:
+        """The instant up to which the run that ends `at` has saved its work; `asked`: it was told to save and leave.
+
+        None: the model has no word in it. The first that has counts
+        """
+        return None
+
+    def takes(self, world: World, decision: AnyDecision, now: int) -> bool:
+        """Whether the model does what was decided; else the world does."""
+        return False
 
     def decided(self, world: World, decision: AnyDecision, now: int) -> None:
         """After the world has done what was decided."""
+        return
 
     def told(self, world: World, event: AnyEvent, now: int) -> None:
         """Before the core is told."""
+        return
 
 
 class Stopped(Exception):
@@ -116,7 +204,10 @@ class Engine:
         submits = [traced.submit_s for traced in jobs]
         self._start = min(submits, default=0) if start is None else start
         self._end = max(submits, default=0) if end is None else end
+        for model in models:
+            settings = model.site(settings)
         self.state = State(settings)
+        self.now = self._start
         self.lives: dict[str, Life] = {}
         self.course = Course(
             policy=policy, nodes=tuple((node.node, node.gpus) for node in nodes), start=self._start, end=self._end
@@ -130,11 +221,15 @@ class Engine:
         self._stopwatch = stopwatch
         self._saves = saves
         self._sampled = sampled
-        self._heap: list[tuple[int, int, AnyEvent, int]] = []
+        self._heap: list[tuple[int, int, AnyEvent | Callable[[int], None], int]] = []
+        self._out: dict[str, tuple[int, int]] = {}
         self._count = 0
         self._wake: int | None = None
         for traced in jobs:
-            self.submit(traced.submit_s, traced)
+            known = traced
+            for model in models:
+                known = model.submits(known)
+            self.submit(known.submit_s, known)
         self.total = len(jobs)
         self.over = 0
 
@@ -143,6 +238,10 @@ class Engine:
     def later(self, at: int, event: AnyEvent) -> None:
         """The core is told this at that instant."""
         self._push(at, event, -1)
+
+    def call(self, at: int, action: Callable[[int], None]) -> None:
+        """This is done at that instant, before the core is told what happened then."""
+        self._push(at, action, -1)
 
     def submit(self, at: int, traced: TraceJob) -> None:
         """The job is submitted then, and runs as long as its trace says."""
@@ -155,10 +254,34 @@ class Engine:
     def end(self, job: str, at: int, code: int, signal: int = 0) -> None:
         """The job's run ends then and not when its work is done; unless it ends before."""
         life = self.lives[job]
-        life.generation += 1
-        self._push(at, Ended(at=at, job=job, code=code, signal=signal, proof=code == 0 and not signal), life.generation)
+        if life.shares and (life.ends is None or at < life.ends):
+            life.forced = (at, code, signal)
+            self._plan(life)
 
-    def _push(self, at: int, event: AnyEvent, generation: int) -> None:
+    def pace(self, job: str, word: Loss, pace: float) -> None:
+        """From now on and until its run ends the job is so fast for this cause; 0: it does nothing, nor does it end."""
+        life = self.lives[job]
+        if life.shares and life.paces.get(word, 1.0) != pace:
+            life.settle(self.now)
+            life.paces[word] = pace
+            life.marks[-1] = (self.now, life.marks[-1][1], life.speed)
+            self._plan(life)
+
+    def _plan(self, life: Life) -> None:
+        """When the run ends as things stand: with its work, or before."""
+        since, done, speed = life.marks[-1]
+        life.generation += 1
+        life.ends = since + max(0, math.ceil((life.work - done) / speed - 1e-9)) if speed > 0 else None
+        code = signal = 0
+        if life.forced is not None and (life.ends is None or life.forced[0] < life.ends):
+            life.ends, code, signal = life.forced
+        if life.ends is not None:
+            proof = code == 0 and not signal
+            self._push(
+                life.ends, Ended(at=life.ends, job=life.job.id, code=code, signal=signal, proof=proof), life.generation
+            )
+
+    def _push(self, at: int, event: AnyEvent | Callable[[int], None], generation: int) -> None:
         self._count += 1
         heappush(self._heap, (at, self._count, event, generation))
 
@@ -177,10 +300,13 @@ class Engine:
                 raise InvariantBroken(
                     f"{len(self.lives) - self.over} jobs wait and nothing will ever happen: report it with the trace"
                 )
+            self.now = now
             self._pass(now, self._due(now))
             if self.over - said >= step:
                 said = self.over
                 yield self.over, len(self.lives)
+        for node in list(self._out):
+            self._outage(node, self.now, 0)
         yield self.over, len(self.lives)
 
     def _next(self) -> int | None:
@@ -193,12 +319,19 @@ class Engine:
         events: list[AnyEvent] = []
         while self._heap and self._heap[0][0] <= now:
             _, _, event, generation = heappop(self._heap)
+            if callable(event):
+                event(now)
+                continue
             if isinstance(event, Ended):
                 life = self.lives[event.job]
                 if generation != life.generation or not life.shares:
                     continue
                 if event.code or event.signal:
                     events.extend(self._save(life, now))
+            elif isinstance(event, NodeLost | NodeLeft) or (isinstance(event, Diagnosed) and not event.passed):
+                for job in self.state.running:
+                    if any(share.node == event.node for share in self.lives[job].shares):
+                        events.extend(self._save(self.lives[job], now))
             events.append(event)
             for model in self._models:
                 model.told(self, event, now)
@@ -206,18 +339,24 @@ class Engine:
 
     def _save(self, life: Life, now: int) -> Iterator[AnyEvent]:
         """What a job that ends before its time has saved: all of it where it was told to leave, else what it had."""
-        if not life.job.checkpoints:
-            return
         run = self.state.running.get(life.job.id)
-        done = (now - life.began) * life.speed
-        if run is None:
+        life.kept = 0.0
+        if not life.job.checkpoints or run is None:
             return
-        if run.why == "preempt" or self._saves is None:
-            life.kept += done
-        else:
-            life.kept += done - done % max(1.0, self._saves * life.speed)
-        at = life.began + math.floor((life.kept if life.kept < done else done) / life.speed)
-        yield Checkpointed(at=min(now, at), job=life.job.id)
+        # What stands still saves nothing more.
+        until = now if life.speed > 0 else life.marks[-1][0]
+        at = self._saved(life, until, run.why in {"preempt", "drain"} and life.obeys and life.speed > 0)
+        life.kept = life.done(at)
+        yield Checkpointed(at=at, job=life.job.id)
+
+    def _saved(self, life: Life, now: int, asked: bool) -> int:
+        for model in self._models:
+            saved = model.saved(self, life, now, asked)
+            if saved is not None:
+                return saved
+        if asked or self._saves is None:
+            return now
+        return now - (now - life.began) % max(1, self._saves)
 
     def _pass(self, now: int, events: Iterable[AnyEvent]) -> None:
         watch = self._stopwatch
@@ -238,51 +377,77 @@ class Engine:
     def _enact(self, plan: Plan, now: int) -> None:
         for decision in plan.decisions:
             self.decided += 1
-            match decision:
-                case Start():
-                    self._begin(decision, now)
-                case Preempt() | Kill():
-                    if decision.job in self.lives and self.lives[decision.job].shares:
-                        self.end(decision.job, now + min(LEAVES, decision.grace), TERMINATED)
-                case Requeue():
-                    life = self.lives[decision.job]
-                    how: End = "preempted" if decision.rule == "preempted" else "failed"
-                    self._stop(life, now, "lost" if decision.rule in {"lost", "node_left", "drain"} else how)
-                    life.work = max(0.0, life.work - life.kept) if decision.resume else life.work
-                    life.kept = 0.0
-                case Finish():
-                    self._stop(self.lives[decision.job], now, _ENDS.get(decision.outcome, "ended"))
-                case Refuse():
-                    self.refused.append(decision)
-                    self.lives[decision.job].record.outcome = "refused"
-                    self.over += 1
-                case Diagnose():
-                    self.later(now + LOOKS, Diagnosed(at=now + LOOKS, node=decision.node, passed=True))
-                case Reclaim():
-                    self.later(now + MINUTE, Cleaned(at=now + MINUTE, node=decision.node, gpus=decision.gpus))
-                case _:
-                    pass
+            if not any(model.takes(self, decision, now) for model in self._models):
+                self._do(decision, now)
             for model in self._models:
                 model.decided(self, decision, now)
+
+    def _do(self, decision: AnyDecision, now: int) -> None:
+        match decision:
+            case Start():
+                self._begin(decision, now)
+            case Preempt() | Kill():
+                if decision.job in self.lives:
+                    self.end(decision.job, now + min(LEAVES, decision.grace), TERMINATED)
+            case Requeue():
+                life = self.lives[decision.job]
+                how: End = "preempted" if decision.rule == "preempted" else "failed"
+                self._stop(life, now, "lost" if decision.rule in {"lost", "node_left", "drain"} else how)
+                life.work = max(0.0, life.work - life.kept) if decision.resume else life.work
+                life.kept = 0.0
+            case Finish():
+                record = self.lives[decision.job].record
+                self._stop(self.lives[decision.job], now, _ENDS.get(decision.outcome, "ended"))
+                if record.segments:
+                    record.end = now  # also where it was lost, and may not start again
+            case Refuse():
+                self.refused.append(decision)
+                self.lives[decision.job].record.outcome = "refused"
+                self.over += 1
+            case Diagnose():
+                self.later(now + LOOKS, Diagnosed(at=now + LOOKS, node=decision.node, passed=True))
+            case Drain() | Undrain():
+                node = self.state.lives[decision.node]
+                every = (1 << node.gpus) - 1
+                self._outage(decision.node, now, bad_gpus(node) if usable(node) else every)
+            case Reclaim():
+                self.later(now + MINUTE, Cleaned(at=now + MINUTE, node=decision.node, gpus=decision.gpus))
+            case _:
+                pass
 
     def _begin(self, decision: Start, now: int) -> None:
         life = self.lives[decision.job]
         life.began, life.shares = now, decision.shares
-        life.speed = 1.0
+        life.forced, life.obeys, life.slow = None, True, {}
+        life.paces = {}
         for model in self._models:
-            life.speed *= model.speed(self, life, decision)
+            pace = model.speed(self, life, decision)
+            if pace != 1.0:
+                life.paces[model.loses] = life.paces.get(model.loses, 1.0) * pace
         given = sum(share.mask.bit_count() for share in decision.shares)
-        if 0 < given < life.job.gpus:
-            life.speed *= given / life.job.gpus
-        life.generation += 1
-        at = now + max(0, math.ceil(life.work / life.speed - 1e-9))
-        self._push(at, Ended(at=at, job=decision.job, proof=True), life.generation)
+        life.part = given / life.job.gpus if 0 < given < life.job.gpus else 1.0
+        life.marks = [(now, 0.0, life.speed)]
+        self._plan(life)
 
     def _stop(self, life: Life, now: int, how: End) -> None:
         if life.shares:
-            life.record.ran(life.began, now, life.shares, how)
+            life.settle(now)
+            slow = tuple((word, lost) for word, lost in life.slow.items() if lost)
+            kept = None if how in {"ended", "killed"} else life.kept / life.part
+            life.record.ran(life.began, now, life.shares, how, kept, slow)
         life.shares = ()
         life.generation += 1
+
+    def _outage(self, node: str, now: int, mask: int) -> None:
+        """These GPUs of the node cannot be given from now on."""
+        began, before = self._out.get(node, (now, 0))
+        if mask == before:
+            return
+        self._out.pop(node, None)
+        if before and now > began:
+            self.course.outages.append(Outage(began, now, node, before))
+        if mask:
+            self._out[node] = (now, mask)
 
     def _sample(self, now: int) -> None:
         state = self.state
