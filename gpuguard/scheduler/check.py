@@ -5,7 +5,8 @@ Here all of that is built anew from the nodes that joined, the jobs that run, wa
 difference is ever right; whoever finds one stops, and reports it with the event log.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,8 +18,12 @@ from gpuguard.scheduler.queue import OVERDUE, line_of
 from gpuguard.scheduler.request import WHOLE
 from gpuguard.scheduler.state import State
 
-ARRAYS = ("count", "milli", "partial", "vacant", "sharing", "spare", "usable", "busy", "sole", "holds", "last", "empty", "penalty")
+ARRAYS = (
+    "count", "milli", "partial", "vacant", "sharing", "spare", "usable", "busy", "sole", "holds", "last", "empty",
+    "penalty",
+)  # fmt: skip
 MASKS = ("good", "held", "used", "free")
+Name = TypeVar("Name")
 CLOSE = 1e-6
 """Watts: sums of the same numbers in another order."""
 
@@ -28,17 +33,19 @@ def check(state: State) -> tuple[str, ...]:
 
     Shape   costs as much as building the cluster anew, so it is asked now and then
     """
-    return tuple(
-        [
-            *_jobs(state), *_lines(state), *_nodes(state), *_tenants(state), *_cards(state), *_amounts(state),
-            *_arrays(state), *_accounts(state), *_sums(state), *_ends(state), *_holds(state), *_plan(state),
-        ]
+    return (
+        *_jobs(state), *_lines(state), *_nodes(state), *_tenants(state), *_cards(state), *_amounts(state),
+        *_arrays(state), *_accounts(state), *_sums(state), *_ends(state), *_holds(state), *_plan(state),
     )  # fmt: skip
 
 
 def _jobs(state: State) -> Iterator[str]:
     """Each job that is not over is in one place and has a record."""
-    places = {"queue": state.queue.entries, "waiting": state.waiting, "running": state.running}
+    places: dict[str, Collection[str]] = {
+        "queue": state.queue.entries,
+        "waiting": state.waiting,
+        "running": state.running,
+    }
     seen: dict[str, str] = {}
     for name, jobs in places.items():
         for job in jobs:
@@ -331,13 +338,13 @@ def _free_at(cluster: Cluster, node: int, at: int) -> tuple[int, list[int], int]
     return mask.bit_count(), left, len(stay)
 
 
-def _differ(what: str, kept: Mapping[object, object], wanted: Mapping[object, object]) -> Iterator[str]:
+def _differ(what: str, kept: Mapping[Name, object], wanted: Mapping[Name, object]) -> Iterator[str]:
     for key in dict.fromkeys([*kept, *wanted]):
         if kept.get(key) != wanted.get(key):
             yield f"{what}: {key} is {kept.get(key)}, and should be {wanted.get(key)}"
 
 
-def _nonzero(counts: Mapping[object, int]) -> dict[object, int]:
+def _nonzero(counts: Mapping[Name, int]) -> dict[Name, int]:
     return {key: count for key, count in counts.items() if count}
 
 

@@ -78,7 +78,7 @@ def starts(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 def did(plan: Plan, what: type) -> list[str]:
     """The jobs for which something was decided."""
-    return [one.job for one in plan.decisions if isinstance(one, what)]  # type: ignore[attr-defined]
+    return [str(getattr(one, "job", "")) for one in plan.decisions if isinstance(one, what)]
 
 
 class World:
@@ -223,7 +223,9 @@ class World:
     def finish(self) -> None:
         """15: nobody comes any more and all nodes get well: whoever fits the nodes there are has run."""
         self.now = max(self.now, self.state.now) + 1
-        heal: list[AnyEvent] = [DrainLifted(at=self.now, id=id, node=node, by="ann") for id, node in self.drains.items()]
+        heal: list[AnyEvent] = [
+            DrainLifted(at=self.now, id=id, node=node, by="ann") for id, node in self.drains.items()
+        ]
         for name, joined in self.state.joined.items():
             for bar in self.state.lives[name].bars:
                 heal.append(DrainLifted(at=self.now, id=bar.id, node=name, by="ann"))

@@ -47,7 +47,8 @@ def test_who_is_gone_before_the_head_starts_and_who_fits_beside_it_goes_first() 
 def test_a_job_without_walltime_has_no_end_in_the_plan() -> None:
     state = state_of(node("a"), sub("forever", 4, None))
     plan = told(state, sub("wide", 8), sub("more", 4, None), now=10)
-    assert planned(plan) == {} and starts(plan) == {"more": ("a",)}
+    assert planned(plan) == {}
+    assert starts(plan) == {"more": ("a",)}
     assert stepped(UNBOUNDED)[1] > 1 << 50
 
 
@@ -60,7 +61,8 @@ def test_one_that_is_to_be_alone_is_not_planned_beside_one_that_never_ends() -> 
 def test_nobody_is_planned_beside_one_that_is_to_be_alone() -> None:
     state = state_of(node("a"), sub("first", 8, 100))
     plan = told(state, sub("alone", 1, 100, exclusive=True), sub("other", 1, 100, at=1), now=10)
-    assert planned(plan)["alone"] == 100 and planned(plan)["other"] > 200
+    assert planned(plan)["alone"] == 100
+    assert planned(plan)["other"] > 200
     told(state, Ended(at=100, job="first"), now=100)
     assert sorted(state.running) == ["alone"]
     assert starts(told(state, sub("late", 1, 10, at=101), now=101)) == {}
@@ -70,7 +72,8 @@ def test_work_for_cpus_is_not_planned_where_free_gpus_need_the_cores() -> None:
     """8 GPUs keep 16 cores: while they are busy the job would fit, when they are free it does not."""
     state = state_of(node("a", cpus=20.0), sub("gpus", 8, 500, cpus=16.0))
     plan = told(state, sub("cpus", 0, 100, cpus=6.0, tier="background"), now=10)
-    assert planned(plan) == {} and starts(plan) == {}
+    assert planned(plan) == {}
+    assert starts(plan) == {}
 
 
 def test_no_node_no_plan() -> None:
@@ -81,7 +84,10 @@ def test_no_node_no_plan() -> None:
 
 
 def test_steps_round_up() -> None:
-    assert stepped(1) == (0, 60) and stepped(60) == (0, 60)
+    assert stepped(1) == (0, 60)
+    assert stepped(60) == (0, 60)
     for length in (61, 100, 3600, 7200, 86400, 10 * 365 * 86400):
         step, span = stepped(length)
-        assert span >= length and span <= length * 1.2 and stepped(span)[0] <= step + 1
+        assert span >= length
+        assert span <= length * 1.2
+        assert stepped(span)[0] <= step + 1

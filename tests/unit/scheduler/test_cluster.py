@@ -26,7 +26,9 @@ def able(cluster: Cluster, wanted: Ask) -> list[str]:
 def test_what_is_taken_comes_back() -> None:
     cluster, fresh = Cluster([node("a", cpus=8.0)]), Cluster([node("a", cpus=8.0)])
     cluster.take("x", Place(0, 0b11, 1000, (4000, 0, 0, 0)), 50)
-    assert cluster.count[0] == 2 and cluster.spare[0, 0] == 4000 and cluster.free_at(0, 49)[0] == 2
+    assert cluster.count[0] == 2
+    assert cluster.spare[0, 0] == 4000
+    assert cluster.free_at(0, 49)[0] == 2
     assert cluster.free_at(0, 50)[:2] == [4, 8000]
     cluster.give("x", 0)
     for array in ("count", "milli", "partial", "spare", "busy", "last", "ends", "frees", "penalty"):
@@ -60,7 +62,9 @@ def test_a_shared_gpu_is_whole_when_the_last_has_left() -> None:
     assert [cluster.free_at(0, at)[0] for at in (0, 50, 89, 90)] == [0, 0, 0, 1]
     assert able(cluster, ask(milli=100)) == []
     cluster.give("x", 0)
-    assert able(cluster, ask(milli=400)) == ["a"] and able(cluster, ask(milli=401)) == [] and able(cluster, ask(1)) == []
+    assert able(cluster, ask(milli=400)) == ["a"]
+    assert able(cluster, ask(milli=401)) == []
+    assert able(cluster, ask(1)) == []
 
 
 def test_memory_of_a_card_counts_among_those_who_share_it() -> None:
@@ -76,13 +80,16 @@ def test_what_is_held_or_bad_is_not_free_nor_will_be() -> None:
     cluster = Cluster([node("a")])
     cluster.take("x", Place(0, 0b11, 1000, NOTHING), 50)
     cluster.hold(Place(0, 0b10, 1000, NOTHING))
-    assert cluster.judge(0, True, 0b100) and not cluster.judge(0, True, 0b100)
-    assert cluster.count[0] == 1 and cluster.free_at(0, 50)[0] == 2
+    assert cluster.judge(0, True, 0b100)
+    assert not cluster.judge(0, True, 0b100)
+    assert cluster.count[0] == 1
+    assert cluster.free_at(0, 50)[0] == 2
     assert dict(cluster.gpus_by_state()) == {"free": 1, "used": 2, "held": 0, "out": 1}
     cluster.give("x", 0)
     assert dict(cluster.gpus_by_state()) == {"free": 2, "used": 0, "held": 1, "out": 1}
     cluster.judge(0, False, 0)
-    assert dict(cluster.gpus_by_state()) == {"free": 0, "used": 0, "held": 0, "out": 4} and able(cluster, ask(1)) == []
+    assert dict(cluster.gpus_by_state()) == {"free": 0, "used": 0, "held": 0, "out": 4}
+    assert able(cluster, ask(1)) == []
 
 
 def test_nodes_that_do_not_tell_cores_give_any() -> None:
@@ -122,9 +129,13 @@ def test_many_releases_of_one_node_fit() -> None:
 
 
 def test_kinds_and_pools() -> None:
-    cluster = Cluster([node("a", gpu_type="A10", pool="x"), node("b", gpu_type="H100"), node("c", gpu_type="A10", pool="y")])
-    assert able(cluster, ask(1, kinds=("A10",))) == [] and able(cluster, ask(1, kinds=("A10",), pool="x")) == ["a"]
-    assert able(cluster, ask(1, kinds=("none",))) == [] and able(cluster, ask(1, pool="y")) == ["b", "c"]
+    cluster = Cluster(
+        [node("a", gpu_type="A10", pool="x"), node("b", gpu_type="H100"), node("c", gpu_type="A10", pool="y")]
+    )
+    assert able(cluster, ask(1, kinds=("A10",))) == []
+    assert able(cluster, ask(1, kinds=("A10",), pool="x")) == ["a"]
+    assert able(cluster, ask(1, kinds=("none",))) == []
+    assert able(cluster, ask(1, pool="y")) == ["b", "c"]
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 2, 16, 64])
@@ -132,9 +143,12 @@ def test_nodes_of_any_size(gpus: int) -> None:
     cluster = Cluster([node("a", gpus)])
     full = (1 << gpus) - 1
     cluster.take("x", Place(0, full, 1000, NOTHING), 7)
-    assert cluster.count[0] == 0 and cluster.free_at(0, 7)[0] == gpus
+    assert cluster.count[0] == 0
+    assert cluster.free_at(0, 7)[0] == gpus
 
 
 def test_no_nodes() -> None:
     cluster = Cluster()
-    assert able(cluster, ask(1)) == [] and cluster.gpus == 0 and sum(cluster.gpus_by_state().values()) == 0
+    assert able(cluster, ask(1)) == []
+    assert cluster.gpus == 0
+    assert sum(cluster.gpus_by_state().values()) == 0

@@ -49,14 +49,16 @@ def afterok(*parents: str) -> tuple[Dependency, ...]:
 
 def test_nothing_at_all() -> None:
     plan = told(State(), now=0)
-    assert plan.decisions == () and plan.wake is None
+    assert plan.decisions == ()
+    assert plan.wake is None
 
 
 def test_no_nodes_and_none_any_more() -> None:
     assert did(told(State(), sub("j"), now=0), Start) == []
     state = state_of(node("a"), sub("j"), sub("k"))
     told(state, NodeLeft(at=5, node="a"), now=5)
-    assert not state.running and sorted(state.queue.entries) == ["j", "k"]
+    assert not state.running
+    assert sorted(state.queue.entries) == ["j", "k"]
     # The one that was first of those who had to wait stays first.
     assert starts(told(state, node("b", at=9), now=9)) == {"k": ("b",)}
 
@@ -64,7 +66,8 @@ def test_no_nodes_and_none_any_more() -> None:
 def test_all_nodes_drained_and_back() -> None:
     drains = [DrainAsked(at=0, id=name, node=name, severity="confirmed", seen=0) for name in "ab"]
     state = state_of(node("a"), node("b"), *drains, sub("j"), sub("wide", 16))
-    assert not state.running and state.planned == ()
+    assert not state.running
+    assert state.planned == ()
     lifts = [DrainLifted(at=5, id=name, node=name, by="ann") for name in "ab"]
     assert starts(told(state, *lifts, now=5)) == {"wide": ("a", "b")}
 
@@ -72,7 +75,8 @@ def test_all_nodes_drained_and_back() -> None:
 def test_all_jobs_at_once() -> None:
     state = state_of(*(node(f"n{number}") for number in range(20)))
     plan = told(state, *(sub(f"j{number:04}", 1) for number in range(2000)), now=1)
-    assert len(starts(plan)) == 160 and len(plan.reservations) == 5
+    assert len(starts(plan)) == 160
+    assert len(plan.reservations) == 5
 
 
 def test_a_node_that_dies_in_the_instant_of_a_submit_gets_nothing() -> None:
@@ -87,7 +91,8 @@ def test_time_that_goes_back_stands() -> None:
     state = state_of(node("a"))
     told(state, sub("j"), now=1000)
     plan = told(state, now=10)
-    assert plan.at == 1000 and plan.wake == 2000
+    assert plan.at == 1000
+    assert plan.wake == 2000
 
 
 def test_what_is_told_late_is_due_at_once_and_wakes_nobody_in_the_past() -> None:
@@ -112,10 +117,12 @@ def test_the_walltime_ends_a_job_and_what_does_not_go_is_told_of(walltime: int) 
     state = state_of(node("a"), sub("j", walltime=walltime))
     assert did(told(state, now=walltime - 1), Kill) == []
     plan = told(state, now=walltime)
-    assert did(plan, Kill) == ["j"] and plan.wake == walltime + 120
+    assert did(plan, Kill) == ["j"]
+    assert plan.wake == walltime + 120
     plan = told(state, now=walltime + 120)
     assert [one.rule for one in plan.decisions if isinstance(one, Alert)] == ["does_not_end"]
-    assert plan.wake == walltime + 120 + AGAIN and "j" in state.running
+    assert plan.wake == walltime + 120 + AGAIN
+    assert "j" in state.running
     plan = told(state, Ended(at=walltime + 200, job="j", code=143), now=walltime + 200)
     assert [(one.job, one.outcome) for one in plan.decisions if isinstance(one, Finish)] == [("j", "timeout")]
 
@@ -124,7 +131,8 @@ def test_ten_years() -> None:
     settings = Settings(queues={"training": Queue()})
     state = state_of(node("a"), sub("j", walltime=3650 * DAY), settings=settings)
     plan = told(state, sub("k"), now=5)
-    assert plan.wake == 14 * DAY + 1 and plan.reservations[0].start == 3650 * DAY
+    assert plan.wake == 14 * DAY + 1
+    assert plan.reservations[0].start == 3650 * DAY
     assert did(told(state, now=3650 * DAY), Kill) == ["j"]
 
 
@@ -148,7 +156,8 @@ def extended(state: State, seconds: int, at: int, *more: AnyEvent) -> list[str]:
 def test_an_extension_where_nobody_waits() -> None:
     state = state_of(node("a"), sub("j", checkpoints=True, extends=True))
     assert extended(state, 500, 900) == ["j"]
-    assert did(told(state, now=1000), Kill) == [] and did(told(state, now=1500), Kill) == ["j"]
+    assert did(told(state, now=1000), Kill) == []
+    assert did(told(state, now=1500), Kill) == ["j"]
 
 
 @pytest.mark.parametrize("joins", [False, True])
@@ -220,7 +229,8 @@ def test_a_parent_that_failed_takes_its_children_along() -> None:
     told(state, sub("c", after=afterok("p")), sub("g", after=afterok("c")), now=1)
     plan = told(state, Ended(at=5, job="p", code=1), now=5)
     ends = [(one.job, one.outcome) for one in plan.decisions if isinstance(one, Finish)]
-    assert ends == [("p", "failed"), ("c", "cancelled"), ("g", "cancelled")] and not state.waiting
+    assert ends == [("p", "failed"), ("c", "cancelled"), ("g", "cancelled")]
+    assert not state.waiting
 
 
 def test_a_child_starts_in_the_pass_in_which_its_parent_ends() -> None:
@@ -239,7 +249,8 @@ def test_one_of_a_name_at_a_time() -> None:
 def test_a_queue_holds_no_more_gpus_than_its_cap() -> None:
     state = state_of(node("a"), settings=Settings(queues={"training": Queue(gpus=4), "other": Queue()}))
     plan = told(state, sub("x", 3), sub("y", 2), sub("z", 1), sub("o", 4, queue="other"), now=1)
-    assert sorted(starts(plan)) in (["o", "x", "z"], ["o", "y", "z"]) and state.by_queue["training"] <= 4000
+    assert sorted(starts(plan)) in (["o", "x", "z"], ["o", "y", "z"])
+    assert state.by_queue["training"] <= 4000
 
 
 def test_a_pool_draws_no_more_than_its_watts() -> None:
@@ -247,7 +258,8 @@ def test_a_pool_draws_no_more_than_its_watts() -> None:
     state = state_of(node("a", watts=800.0), settings=Settings(pools=pools))
     assert starts(told(state, sub("x", 4), sub("y", 2), sub("z", 1), now=1)).keys() == {"x", "z"}
     told(state, node("a", at=2, watts=400.0), now=2)
-    assert state.watts["training"] == 350.0 and "y" in state.running
+    assert state.watts["training"] == 350.0
+    assert "y" in state.running
 
 
 def test_high_jobs_hold_a_fifth() -> None:
@@ -308,4 +320,5 @@ def test_cancelled_in_any_place() -> None:
 def test_preemption_can_be_switched_off() -> None:
     settings = Settings(preemption=Preemption(enabled=False))
     state = state_of(node("a"), sub("low", tier="batch", checkpoints=True), settings=settings)
-    assert told(state, sub("top"), now=5 * HOUR // 2).decisions[:1] != () and "top" in state.queue
+    assert told(state, sub("top"), now=5 * HOUR // 2).decisions[:1] != ()
+    assert "top" in state.queue

@@ -38,7 +38,8 @@ def test_levels_come_before_all_else_and_interactive_first_in_its_level() -> Non
     entry(queue, "high", at=6 * DAY, level="high")
     assert walked(queue) == ["high", "session", "normal", "low"] == [one.job.id for one in queue.in_order()]
     first = queue.first()
-    assert first is not None and first.job.id == "high"
+    assert first is not None
+    assert first.job.id == "high"
 
 
 def test_wide_is_earlier_and_long_later_by_hours_of_age() -> None:
@@ -46,24 +47,30 @@ def test_wide_is_earlier_and_long_later_by_hours_of_age() -> None:
     one = entry(queue, "one", walltime=2 * HOUR)
     wide = entry(queue, "wide", gpus=8, walltime=2 * HOUR)
     long = entry(queue, "long", walltime=14 * HOUR)
-    assert one.key[1] - wide.key[1] == 30 * HOUR and long.key[1] - one.key[1] == 8 * HOUR
+    assert one.key[1] - wide.key[1] == 30 * HOUR
+    assert long.key[1] - one.key[1] == 8 * HOUR
 
 
 def test_no_job_is_moved_further_than_the_most() -> None:
     queue = Queue(Settings(order=Order(most=5.0)))
     wide, forever = entry(queue, "wide", gpus=10_000), entry(queue, "forever", walltime=None)
-    assert wide.key[1] == -5 * HOUR and forever.key[1] == 5 * HOUR
+    assert wide.key[1] == -5 * HOUR
+    assert forever.key[1] == 5 * HOUR
 
 
 def test_who_waited_beyond_patience_goes_before_all() -> None:
     queue = Queue(Settings(order=Order(patience=100)))
     old, high = entry(queue, "old", level="low"), entry(queue, "high", at=50, level="high")
-    assert queue.next_overdue() == 101 and list(queue.overdue(100)) == []
+    assert queue.next_overdue() == 101
+    assert list(queue.overdue(100)) == []
     queue.rekey([(one, 1.0) for one in list(queue.overdue(101))], 101)
-    assert old.key[0] == OVERDUE and walked(queue) == ["old", "high"] and queue.next_overdue() == 151
+    assert old.key[0] == OVERDUE
+    assert walked(queue) == ["old", "high"]
+    assert queue.next_overdue() == 151
     queue.remove("old")
     queue.reshare(lambda holder: 0.0)
-    assert walked(queue) == ["high"] and high.key[0] != OVERDUE
+    assert walked(queue) == ["high"]
+    assert high.key[0] != OVERDUE
 
 
 def test_ties_are_broken_by_id() -> None:
@@ -92,8 +99,10 @@ def test_who_takes_less_stands_in_a_line_of_its_own() -> None:
     queue.remove("less")
     less.restarts, less.smaller = 1, ((1, less.shape),)
     queue.add(less, 1.0, 0)
-    assert line_of(plain) != line_of(less) and len(queue.lines()) == 2
-    assert queue.remove("less") is less and len(queue.lines()) == 1
+    assert line_of(plain) != line_of(less)
+    assert len(queue.lines()) == 2
+    assert queue.remove("less") is less
+    assert len(queue.lines()) == 1
 
 
 @pytest.mark.parametrize("many", [100_000])
@@ -103,10 +112,12 @@ def test_a_hundred_thousand_that_wait(many: int) -> None:
     for number in range(many):
         job = Job(id=f"j{number:06}", gpus=1, walltime=HOUR)
         queue.add(Entry(job, shapes[number % 4], number, HOUR), 1.0, 0)
-    assert len(queue) == queue.gpus == many and len(queue.lines()) == 4
+    assert len(queue) == queue.gpus == many
+    assert len(queue.lines()) == 4
     walk = queue.walk()
     found = [one.key for one in iter(walk.next, None)]
-    assert len(found) == 4 and all(one < other for one, other in pairwise(found))
+    assert len(found) == 4
+    assert all(one < other for one, other in pairwise(found))
     for number in range(0, many, 1000):
         queue.remove(f"j{number:06}")
     assert len(queue) == many - many // 1000

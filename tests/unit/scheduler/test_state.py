@@ -30,7 +30,9 @@ def busy() -> State:
     told(state, *nodes, *(Submitted(at=0, job=job) for job in jobs), now=0)
     told(state, Submitted(at=5, job=Job(id="top", gpus=4, walltime=500)), now=5)
     told(state, Submitted(at=6, job=Job(id="next", gpus=2, gpu_types=("T",), walltime=500)), now=6)
-    assert list(state.holes) == ["top"] and "next" in state.queue and "wait" in state.waiting
+    assert list(state.holes) == ["top"]
+    assert "next" in state.queue
+    assert "wait" in state.waiting
     return state
 
 
@@ -135,5 +137,8 @@ def test_what_was_charged_is_given_back() -> None:
     told(state, *jobs, now=10)
     told(state, *(Ended(at=20, job=job) for job in list(state.running)), now=20)
     told(state, *(Ended(at=30, job=job) for job in list(state.running)), now=30)
-    assert not state.running and state.allocated == 0 and not any(state.by_queue.values())
-    assert not any(state.yielding.values()) and all(abs(watts) < 1e-6 for watts in state.watts.values())
+    assert not state.running
+    assert state.allocated == 0
+    assert not any(state.by_queue.values())
+    assert not any(state.yielding.values())
+    assert all(abs(watts) < 1e-6 for watts in state.watts.values())
