@@ -195,7 +195,6 @@ class Bookings:
         # Alone it waits for the last who is there, and so does everybody where one is alone.
         if ask.alone:
             bare = np.maximum(bare, cluster.empty)
-            able &= cluster.holds == 0
         else:
             bare = np.where(cluster.sole, np.maximum(bare, cluster.empty), bare)
         bare[~able] = NEVER

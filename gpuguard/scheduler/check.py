@@ -5,7 +5,7 @@ Here all of that is built anew from the nodes that joined, the jobs that run, wa
 difference is ever right; whoever finds one stops, and reports it with the event log.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -180,7 +180,7 @@ def _anew(state: State) -> Cluster:
             fresh.take(run.job.id, place, run.end)
     for held in state.holes.values():
         for place in held.places:
-            fresh.hold(place)
+            fresh.hold(place, held.end)
     for life in state.lives.values():
         if life.node in fresh.index:
             fresh.judge(fresh.index[life.node], usable(life), bad_gpus(life))
@@ -325,14 +325,15 @@ def _plan(state: State) -> Iterator[str]:
 
 
 def _free_at(cluster: Cluster, node: int, at: int) -> tuple[int, list[int], int]:
-    """GPUs wholly free then, what is free beside, and how many are still there."""
+    """GPUs wholly free then, what is free beside, and how many are still there or have not come yet."""
     stay = [tenant.place for tenant in cluster.tenants[node].values() if tenant.end > at]
-    mask = cluster.good[node] & ~cluster.held[node]
+    stay += [place for place, end in cluster.kept[node] if end > at]
+    mask = cluster.good[node]
     for place in stay:
         mask &= ~place.mask
     held = [int(cluster.spare[row, node]) for row in range(len(RESOURCES))]
-    gone: Iterable[Place] = (tenant.place for tenant in cluster.tenants[node].values() if tenant.end <= at)
-    for place in gone:
+    gone: list[Place] = [tenant.place for tenant in cluster.tenants[node].values() if tenant.end <= at]
+    for place in gone + [place for place, end in cluster.kept[node] if end <= at]:
         held = [left + amount for left, amount in zip(held, place.amounts, strict=True)]
     left = [value if cluster.constrains[row] else NEVER for row, value in enumerate(held)]
     return mask.bit_count(), left, len(stay)

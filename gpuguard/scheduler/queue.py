@@ -70,6 +70,7 @@ class Entry:
         "job",
         "key",
         "length",
+        "ran",
         "rank",
         "restarts",
         "resume",
@@ -96,12 +97,18 @@ class Entry:
         self.key: Key = (0, 0.0, submitted, job.id)
         self.could_since: int | None = None
         self.restarts = 0
+        self.ran = False
         self.resume = False
+
+    @property
+    def takes_less(self) -> bool:
+        """It ran before, and may start again on fewer GPUs."""
+        return self.ran and bool(self.smaller)
 
 
 def line_of(entry: Entry) -> tuple[Shape, int]:
     """The line in which the job stands: those of one shape and step; who takes less than it asked stands apart."""
-    return entry.shape, ~entry.step if entry.restarts and entry.smaller else entry.step
+    return entry.shape, ~entry.step if entry.takes_less else entry.step
 
 
 def stepped(length: int) -> tuple[int, int]:

@@ -193,9 +193,9 @@ class Room:
             leaving += [name for name in self._gone if name in tenants and tenants[name].place.mask & place.mask]
         shares: tuple[Share, ...] = state.shares(found.placement)
         hole = opened(job, shares, leaving, state.now, rules)
+        held = state.holes[job] = Held(hole, found.placement, self._entry.span)
         for place in found.placement:
-            state.cluster.hold(place)
-        state.holes[job] = Held(hole, found.placement)
+            state.cluster.hold(place, held.end)
         decisions.extend(
             Preempt(rule="room", job=name, preemptor=job, grace=rules.grace, why=found.why, cause=job)
             for name in found.victims

@@ -65,13 +65,14 @@ class Running:
 
 
 class Held:
-    """Room kept for a job while others leave."""
+    """Room kept for a job while others leave. `end`: when the job has left it again, at the latest."""
 
-    __slots__ = ("hole", "places")
+    __slots__ = ("end", "hole", "places")
 
-    def __init__(self, hole: Hole, places: tuple[Place, ...]) -> None:
+    def __init__(self, hole: Hole, places: tuple[Place, ...], span: int) -> None:
         self.hole = hole
         self.places = places
+        self.end = min(hole.until + span, NEVER)
 
 
 class State:
@@ -103,6 +104,7 @@ class State:
         self.planned: tuple[Reservation, ...] = ()
         self.dead: dict[Shape, int] = {}
         self.rules: dict[Shape, str] = {}
+        self.closed: dict[tuple[str, str], str] = {}
         self.stale = True
         self.head = ""
         self.looks: int = NEVER
@@ -135,7 +137,7 @@ class State:
         for held in self.holes.values():
             held.places = tuple(place._replace(node=index[names[place.node]]) for place in held.places)
             for place in held.places:
-                self.cluster.hold(place)
+                self.cluster.hold(place, held.end)
         for life in self.lives.values():
             self.judge(life)
         # The nodes may draw other watts than before.

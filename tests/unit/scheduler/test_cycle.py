@@ -262,6 +262,21 @@ def test_a_pool_draws_no_more_than_its_watts() -> None:
     assert "y" in state.running
 
 
+@pytest.mark.parametrize("limit", ["queue", "power"])
+def test_who_waits_beyond_patience_for_a_limit_is_not_starved_by_those_who_ask_less(limit: str) -> None:
+    pools = {"training": Pool(watts=800.0 if limit == "power" else None), "interactive": Pool()}
+    queues = {"training": Queue(gpus=8 if limit == "queue" else None)}
+    settings = Settings(pools=pools, queues=queues, order=Order(patience=300, size=0.0))
+    state = state_of(node("a", watts=800.0), node("b", watts=800.0), sub("s", 4, 100), settings=settings)
+    told(state, sub("big", 8, 100, at=1), now=1)
+    for at in range(10, 1000, 40):
+        over = [Ended(at=at, job=job) for job, run in state.running.items() if run.end <= at]
+        plan = told(state, sub(f"s{at}", 2, 100, at=at), *over, now=at)
+        if "big" in starts(plan):
+            break
+    assert 300 < at < 450
+
+
 def test_high_jobs_hold_a_fifth() -> None:
     state = state_of(node("a"), node("b"), sub("n", 8))
     told(state, sub("h1", 2, level="high"), sub("h2", 1, level="high"), now=1)

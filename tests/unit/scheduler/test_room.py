@@ -51,10 +51,10 @@ def test_the_node_of_a_hold_dies() -> None:
     state = full(node("a"), node("b"), low("low"), low("last", 7))
     told(state, top("top"), now=10)
     told(state, NodeLost(at=15, node="a"), now=15)
-    told(state, NodeLost(at=15, node="b"), now=16)
-    plan = told(state, node("c"), now=17)
+    assert [state.cluster.names[place.node] for place in state.holes["top"].places] == ["b"]
+    plan = told(state, NodeLost(at=15, node="b"), now=16)
+    assert did(plan, Release) == ["top"]
     assert not state.holes
-    assert starts(plan)["top"] == ("c",)
 
 
 def test_room_that_went_bad_is_given_up_in_the_same_pass() -> None:
@@ -122,6 +122,26 @@ def test_who_does_not_resume_or_is_an_equal_stays(extra: dict[str, object]) -> N
     fields: dict[str, object] = {"tier": "batch", "checkpoints": True, **extra}
     state = full(node("a"), Submitted(at=0, job=Job(id="stays", gpus=8, walltime=5000, **fields)))  # type: ignore[arg-type]
     assert did(told(state, top("top"), now=10), Preempt) == []
+
+
+def test_others_are_planned_behind_room_that_is_kept() -> None:
+    """Else the wide one had no reservation as long as the room is kept, and one of 25 hours went before it."""
+    state = full(node("a"), node("b"), low("low"), Submitted(at=0, job=Job(id="run", gpus=8, walltime=700)))
+    told(state, top("top"), now=10)
+    plan = told(state, top("wide", 16), now=11)
+    assert [one.job for one in plan.reservations] == ["wide"]
+    start = plan.reservations[0].start
+    long = Submitted(at=12, job=Job(id="long", gpus=8, walltime=90_000))
+    plan = told(state, Ended(at=12, job="run"), long, now=12)
+    assert starts(plan) == {}
+    assert plan.reservations[0].start == start
+
+
+def test_a_victim_takes_less_when_it_comes_back() -> None:
+    state = full(node("a"), node("b", 4), low("low", least_gpus=4))
+    told(state, top("top"), now=10)
+    plan = told(state, Ended(at=20, job="low", code=143), now=20)
+    assert starts(plan) == {"top": ("a",), "low": ("b",)}
 
 
 def test_a_pool_that_is_full_of_power_stays_so() -> None:
