@@ -27,7 +27,7 @@ EXAMPLE = "gpuguard simulate --jobs jobs.csv.gz --nodes nodes.csv --policy all"
 DEFAULT = "gpuguard"
 POLICIES = ("fifo-spread", "fifo-pack", "easy-pack", "easy-spread", DEFAULT)
 WALLTIMES = {
-    "exact": "each job's run time", "bucket": "run times rounded up to 2 h, 1 d, 2 d or 7 d",
+    "exact": "each job's run time", "bucket": "run times rounded up to 2h, 1d, 2d or 7d",
     "x3": "three times the run times",
 }  # fmt: skip
 MOST_RESERVATIONS = 1000
@@ -316,7 +316,8 @@ def _told(args: Namespace, found: "Read", given: "Case") -> Iterator[str]:
         ) if count
     ]  # fmt: skip
     text = f"{len(chosen.jobs):,} jobs of {Path(args.jobs).name}, submitted on days"
-    text += f" {chosen.start / DAY:.1f} to {chosen.end / DAY:.1f}."
+    digits = 1 if chosen.end - chosen.start >= DAY else 3
+    text += f" {chosen.start / DAY:.{digits}f} to {chosen.end / DAY:.{digits}f}."
     text += f" Left out: {listed(left)}." if left else ""
     text += f" Cut to {args.max_days:g} days: {chosen.capped:,}." if chosen.capped else ""
     yield from paragraph(text)

@@ -27,6 +27,8 @@ class Bar:
         self._shown = self._terminal if shown is None else shown
         self._began = self._last = time.monotonic()
         self._drawn = False
+        self._ended = False
+        self._said = ""
 
     def __enter__(self) -> "Bar":
         return self
@@ -43,8 +45,10 @@ class Bar:
         if not self._shown:
             return
         now = time.monotonic()
-        if now - self._last < (EVERY if self._terminal else EVERY_LINE) and (self._terminal or done < total):
+        ended = done >= total and not self._ended
+        if now - self._last < (EVERY if self._terminal else EVERY_LINE) and not ended:
             return
+        self._ended = done >= total
         self._last = now
         self._drawn = True
         text = line(self._label, done, total, self._unit, now - self._began)
@@ -52,11 +56,12 @@ class Bar:
         self._stream.flush()
 
     def say(self, text: str) -> None:
-        """What goes on now, where nobody knows how much is left."""
-        if not self._shown:
-            return
-        self._drawn = True
+        """What goes on now, where nobody knows how much is left; said once until it is something else."""
         text = printable(f"{self._label}: {text}")[:WIDTH]
+        if not self._shown or text == self._said:
+            return
+        self._said = text
+        self._drawn = True
         self._stream.write(f"\r\x1b[K{text}" if self._terminal else f"{text}\n")
         self._stream.flush()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuguard.errors import ReadFailed
 from gpuguard.runtime.trace_files import trace_lines
-from gpuguard.runtime.words import WIDTH, listed, padded, paragraph, tidy
+from gpuguard.runtime.words import listed, padded, paragraph, tidy
 from gpuguard.simulator import claims
 from gpuguard.simulator.claim import Recorded
 from gpuguard.simulator.traces import shared_columns
@@ -15,7 +15,7 @@ from gpuguard.simulator.traces import shared_columns
 FOLDER = "traces"
 """Where the traces are looked for when no folder is named."""
 
-COLUMNS = (34, 21, 21)
+COLUMNS = (34, 20, 20)
 """What a part of a claim is about, what was claimed of it, and what came out; two spaces between them."""
 
 Found = Mapping[str, Any]  # Any: the answer is JSON, which mixes types
@@ -62,7 +62,7 @@ def page(found: Iterable[Found]) -> Iterator[str]:
         yield ""
     holds = sum(bool(finding["holds"]) for finding in told)
     absent = sum("absent" in finding["measured"] for finding in told)
-    without = f"; {absent} were not measured, as their traces are missing" if absent else ""
+    without = f"; {absent} not measured: the trace is missing" if absent else ""
     yield from paragraph(f"{holds} of {len(told)} claims hold as they were claimed{without}.")
 
 
@@ -98,4 +98,4 @@ def _row(row: Found) -> Iterator[str]:
 
 def _cells(*texts: str) -> str:
     cells = "  ".join(padded(text, width) for text, width in zip(texts, COLUMNS, strict=True))
-    return f"  {cells}".rstrip()[:WIDTH]
+    return f"  {cells}".rstrip()

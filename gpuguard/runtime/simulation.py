@@ -3,6 +3,7 @@
 The simulator itself is pure; here is its shell, which the command and whoever else runs it share.
 """
 
+import gc
 import random
 import resource
 import time
@@ -22,10 +23,11 @@ from gpuguard.scheduler.settings import Settings
 from gpuguard.scheduler.wiring import two_sockets
 from gpuguard.simulator.course import Course
 from gpuguard.simulator.engine import Engine, Model
+from gpuguard.simulator.goodput import goodput
 from gpuguard.simulator.inflation import Inflation
 from gpuguard.simulator.nearness import Nearness
 from gpuguard.simulator.policies import policies
-from gpuguard.simulator.summary import cycles, summary
+from gpuguard.simulator.summary import cycles, measured_window, summary
 from gpuguard.simulator.trace import Trace, TraceJob
 from gpuguard.simulator.traces import shared_columns
 from gpuguard.simulator.walltimes import Mode, with_walltimes
@@ -166,12 +168,20 @@ def simulated(
         what.name for traced in given.jobs for what in traced.job.after if what.relation == "condition"
     ):
         engine.later(given.window.start, ConditionMet(at=given.window.start, name=name))
-    for done, total in engine.run():
-        show(done, total)
+    # The trace stays until the end: a collector that looks through it again and again would be seen in the passes.
+    gc.freeze()
+    try:
+        for done, total in engine.run():
+            show(done, total)
+    finally:
+        gc.unfreeze()
     figures = summary(
         engine.course, cycles_ms=engine.cycles, wall_s=time.perf_counter() - began, peak_rss_mib=peak_rss_mib()
     )
-    figures |= {"policy": policy, "refused": len(engine.refused), "placement": nearness.figures()}
+    figures |= {
+        "policy": policy, "refused": len(engine.refused), "placement": nearness.figures(),
+        "goodput": goodput(engine.course, *measured_window(engine.course)).figures(),
+    }  # fmt: skip
     return Run(facts=figures, course=engine.course, refused=tuple(engine.refused))
 
 

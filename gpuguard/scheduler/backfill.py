@@ -69,7 +69,7 @@ class Bookings:
         """Those of the nodes where somebody who stays until then moves no reservation."""
         if not self._nodes:
             return flags
-        beside = self.shadow[0] >= _whole(ask)
+        beside = (self.shadow[0] >= _whole(ask)) & (not ask.alone)
         for row, amount in enumerate(ask.amounts, 1):
             if amount and self._cluster.constrains[row - 1]:
                 beside &= self.shadow[row] >= amount
@@ -79,7 +79,8 @@ class Bookings:
     def book(self, booking: Booking) -> None:
         """The booking stands."""
         for node, ask in booking.nodes:
-            wants = (_whole(ask), *ask.amounts)
+            # Beside one that is to be alone there is no room, not even for work without GPUs.
+            wants = (int(self._cluster.size[node]) + 1 if ask.alone else _whole(ask), *ask.amounts)
             if not self.booked[node]:
                 self.booked[node] = True
                 self._nodes.append(node)
@@ -114,6 +115,8 @@ class Bookings:
 
         Shape   groups: the nodes of each group in a row, filled up with -1
         """
+        if not self._cluster.nodes:
+            return None
         main, rest = chunks[0], chunks[1] if len(chunks) > 1 else None
         if main.nodes == 1 and rest is None and groups is None:
             found = self._soonest(main.ask, length, least)
@@ -176,7 +179,7 @@ class Bookings:
             nodes = self._array
             late = self._beside(ask, nodes)
             beside = bare.copy()
-            beside[nodes] = np.maximum(late, bare[nodes])
+            beside[nodes] = NEVER if ask.alone else np.maximum(late, bare[nodes])
             after = bare.copy()
             after[nodes] = np.maximum(self.end[nodes], bare[nodes])
         return _Times(bare, beside, after)
@@ -187,9 +190,12 @@ class Bookings:
         if ask.card_memory:
             able &= cluster.card_memory >= ask.card_memory
         bare = cluster.ready(None, _whole(ask), ask.amounts)
+        # Alone it waits for the last who is there, and so does everybody where one is alone.
         if ask.alone:
-            ends = np.where(cluster.ends < NEVER, cluster.ends, 0).max(axis=1)
-            bare = np.maximum(bare, ends)
+            bare = np.maximum(bare, cluster.last)
+            able &= cluster.holds == 0
+        else:
+            bare = np.where(cluster.sole, np.maximum(bare, cluster.last), bare)
         bare[~able] = NEVER
         return bare
 

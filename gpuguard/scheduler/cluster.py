@@ -33,13 +33,14 @@ ROWS = 9
 
 
 class Place(NamedTuple):
-    """What a job holds on one node. `milli` is what it takes of each GPU in the mask."""
+    """What a job holds on one node. `milli` is what it takes of each GPU in the mask; `alone`: nobody else may come."""
 
     node: int
     mask: int
     milli: int
     amounts: Amounts
     card_memory: int = 0
+    alone: bool = False
 
 
 class Tenant(NamedTuple):
@@ -98,6 +99,10 @@ class Cluster:
         """How many parts of GPUs are held on each node."""
         self._rows: dict[int, npt.NDArray[np.int32]] = {}
         self.busy: Ints = np.zeros(size, dtype=np.int64)
+        # Nodes that are one job's alone, or kept for one; how many holds are on each.
+        self.sole: Flags = np.zeros(size, dtype=np.bool_)
+        self._kept_sole = [0] * size
+        self.holds: Ints = np.zeros(size, dtype=np.int64)
         self.last: Ints = np.zeros(size, dtype=np.int64)
         self.penalty: npt.NDArray[np.int32] = np.zeros((size, self.most + 1), dtype=np.int32)
         # The releases of each node in order: what is free after each, the first column being now.
@@ -168,7 +173,7 @@ class Cluster:
 
     def fits(self, ask: Ask) -> Flags:
         """The nodes that can give this now."""
-        flags = self.eligible(ask.kinds, ask.pool) & self.usable
+        flags = self.eligible(ask.kinds, ask.pool) & self.usable & ~self.sole
         if ask.gpus:
             flags &= self.count >= ask.gpus
         elif ask.milli:
@@ -185,7 +190,7 @@ class Cluster:
         if ask.spares and self.constrains[0]:
             flags &= self.spare[0] - self.count * ask.spares >= ask.amounts[0]
         if ask.alone:
-            flags &= self.busy == 0
+            flags &= (self.busy == 0) & (self.holds == 0)
         return flags
 
     def cards_for(self, place: int, ask: Ask) -> int:
@@ -209,9 +214,11 @@ class Cluster:
 
         Raises  InvariantBroken where somebody else has it
         """
-        node, mask, milli, amounts, card_memory = place
+        node, mask, milli, amounts, card_memory, alone = place
         if job in self.tenants[node]:
             raise InvariantBroken(f"job {job} already holds a place on {self.names[node]}")
+        if self.sole[node] or (alone and self.tenants[node]):
+            raise InvariantBroken(f"job {job} was given a place on {self.names[node]} that is one job's alone")
         if milli >= WHOLE:
             if mask & ~self.free[node]:
                 raise InvariantBroken(f"job {job} was given GPUs of {self.names[node]} that are not free")
@@ -230,6 +237,7 @@ class Cluster:
                     frees[card] = frees.get(card, self.cards[node]) - card_memory
         self.tenants[node][job] = Tenant(job, place, end)
         self.busy[node] += 1
+        self.sole[node] = alone or self._kept_sole[node] > 0
         self._charge(node, amounts, -1)
         self._count(node)
         self._row(node)
@@ -237,7 +245,7 @@ class Cluster:
     def give(self, job: str, node: int) -> Place:
         """What the job had on this node is free again, as far as the GPUs are good and not held."""
         tenant = self.tenants[node].pop(job)
-        _, mask, milli, amounts, card_memory = tenant.place
+        _, mask, milli, amounts, card_memory, _ = tenant.place
         if milli >= WHOLE:
             self.used[node] &= ~mask
             for card in _bits(mask):
@@ -249,6 +257,7 @@ class Cluster:
                 if card_memory:
                     self.card_free[node][card] += card_memory
         self.busy[node] -= 1
+        self.sole[node] = self._kept_sole[node] > 0
         self._charge(node, amounts, 1)
         self._count(node)
         self._row(node)
@@ -263,6 +272,9 @@ class Cluster:
         """These GPUs and amounts go to nobody but whom they are held for, also once those who have them leave."""
         node = place.node
         self.held[node] |= place.mask
+        self.holds[node] += 1
+        self._kept_sole[node] += place.alone
+        self.sole[node] |= place.alone
         self._charge(node, place.amounts, -1)
         self._count(node)
         self._row(node)
@@ -271,9 +283,23 @@ class Cluster:
         """What was held is anybody's again."""
         node = place.node
         self.held[node] &= ~place.mask
+        self.holds[node] -= 1
+        self._kept_sole[node] -= place.alone
+        tenants = self.tenants[node].values()
+        self.sole[node] = self._kept_sole[node] > 0 or any(tenant.place.alone for tenant in tenants)
         self._charge(node, place.amounts, 1)
         self._count(node)
         self._row(node)
+
+    def keeps(self, place: Place) -> bool:
+        """What was held for somebody is good and empty."""
+        node, mask = place.node, place.mask
+        if not self.usable[node] or mask & ~self.good[node] or mask & self.used[node]:
+            return False
+        tenants = self.tenants[node].values()
+        if any(tenant.place.alone or tenant.place.mask & mask for tenant in tenants):
+            return False
+        return not (place.alone and tenants)
 
     def judge(self, node: int, usable: bool, bad: int) -> bool:
         """The node takes new work or not, without these GPUs; returns whether that changed anything."""
@@ -325,7 +351,7 @@ class Cluster:
         ends: dict[int, list[int]] = {}
         shared: dict[int, int] = {}
         for tenant in tenants.values():
-            _, mask, milli, amounts, _ = tenant.place
+            _, mask, milli, amounts, _, _ = tenant.place
             gains = ends.get(tenant.end)
             if gains is None:
                 gains = ends[tenant.end] = [0] * (1 + len(RESOURCES))

@@ -36,6 +36,7 @@ def cycle(state: State, events: Iterable[AnyEvent], now: int) -> tuple[State, Pl
     run.enforce()
     run.rank()
     run.schedule()
+    run.measure()
     return state, run.plan()
 
 
@@ -45,18 +46,23 @@ class _Pass:
         # An instant before the last one is that of a clock that was set back: time stands until it has caught up.
         self._now = state.now = max(state.now, now)
         self._decisions: list[AnyDecision] = []
-        self._told = Told(state, self._decisions)
+        self._told = Told(state, self._decisions, now)
         self._asked = False
         self._planned = False
         self._held_back: list[str] = []
 
     def fold(self, events: Iterable[AnyEvent]) -> None:
+        self._tick()
+        self._told.fold(events)
+        # What was told late may be due already.
+        self._tick()
+
+    def _tick(self) -> None:
         state = self._state
         for life in state.lives_due(self._now):
             later, decisions = tick(life, self._now, state.settings.care)
             self._decisions.extend(decisions)
             state.live(later)
-        self._told.fold(events)
 
     # -- what is over -------------------------------------------------------------------------------------------------
 
@@ -73,9 +79,13 @@ class _Pass:
             over = session is not None and self._now - run.started >= session
             word = "session" if over else "walltime"
             self._told.kill(run, word, word, f"its {self._now - run.started} s are used up")
-        for job in list(state.holes):
-            if state.holes[job].hole.standing(self._now) == "timeout":
+        for job, held in list(state.holes.items()):
+            standing = held.hole.standing(self._now)
+            if standing == "timeout":
                 self._told.release(job, "those who should have left did not, or it did not start in time")
+            elif standing == "ready" and not all(state.cluster.keeps(place) for place in held.places):
+                # What is left is anybody's, and the job asks anew.
+                self._told.release(job, "a node or a GPU of it went bad meanwhile")
 
     # -- the order ----------------------------------------------------------------------------------------------------
 
@@ -127,6 +137,7 @@ class _Pass:
         state.dead.clear()
         state.rules.clear()
         state.reserved = []
+        state.denied = ("", "")
         state.looks = NEVER
         strict = not state.settings.backfill
         awaited = self._awaited()
@@ -135,7 +146,8 @@ class _Pass:
         if head is not None and self._try(head):
             started.append(head.job.id)
         walk = state.queue.walk()
-        while (entry := walk.next()) is not None:
+        stopped = strict and head is not None and not started
+        while not stopped and (entry := walk.next()) is not None:
             if entry is head:
                 walk.go_on()
                 continue
@@ -153,7 +165,7 @@ class _Pass:
                 continue
             if strict:
                 break
-            if self._has_reservation_left() or state.rules.get(entry.shape) in _OWN:
+            if self._has_reservation_left() or self._is_own_case(entry) or state.rules.get(entry.shape) in _OWN:
                 walk.go_on()
         while awaited and self._has_reservation_left() and not strict:
             self._reserve(*awaited.pop())
@@ -166,7 +178,7 @@ class _Pass:
         state = self._state
         for job in self._held_back:
             if job in state.queue:
-                state.waiting[job] = state.queue.remove(job)
+                state.wait(state.queue.remove(job))
 
     def _head(self) -> Entry | None:
         """The job that was first when it had to wait; nobody of its class goes before it until it has started."""
@@ -253,24 +265,25 @@ class _Pass:
             self._reserve(entry)
         return False
 
+    def _is_own_case(self, entry: Entry) -> bool:
+        """That it does not start says nothing of the next of its line: it waits for others, or takes less than it."""
+        state, job = self._state, entry.job.id
+        return job in state.holes or state.dependencies.held(job) or (entry.restarts > 0 and bool(entry.smaller))
+
     def _use(self, entry: Entry) -> bool:
         """The job starts where room was made for it, once that is empty."""
         state, job = self._state, entry.job.id
         held = state.holes[job]
         if held.hole.standing(self._now) != "ready":
             return False
+        found = Placed(held.places, state.placement.reach(held.places))
+        if state.dependencies.held(job) or self._barred(entry) or not self._has_power(entry, found):
+            # Somebody of its name, or queue, or pool was faster: the room is kept as long as it was to be.
+            return False
         for place in held.places:
             state.cluster.unhold(place)
         del state.holes[job]
-        able = all(
-            state.cluster.usable[place.node] and place.mask & ~state.cluster.free[place.node] == 0
-            for place in held.places
-        )
-        if not able:
-            # A node or a GPU of it went bad meanwhile: what is left is anybody's, and the job asks anew.
-            state.stale = True
-            return False
-        self._start(entry, Placed(held.places, state.placement.reach(held.places)), self._level(entry), "room")
+        self._start(entry, found, self._level(entry), "room")
         return True
 
     def _less(self, entry: Entry) -> bool:
@@ -356,11 +369,20 @@ class _Pass:
             return anywhere
         return near if near.start <= anywhere.start + state.placement.wait(entry) else anywhere
 
+    def measure(self) -> None:
+        """What lasts from here on, and a word where too many have waited for long."""
+        state = self._state
+        measures = state.measures
+        measures.sample(self._now, state.cluster, state.allocated, len(state.queue), len(state.running))
+        told = measures.warn(self._now, state.settings.queued_share)
+        if told is not None:
+            self._decisions.append(told)
+
     # -- what came of it ----------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
         state = self._state
-        overdue = state.queue.next_overdue()
+        overdue = None if state.settings.key == "fifo" else state.queue.next_overdue()
         holes = [held.hole.until + 1 for held in state.holes.values()]
         wake = min([state.looks, state.next_end(), state.next_life(), NEVER if overdue is None else overdue, *holes])
         return Plan(
@@ -368,7 +390,11 @@ class _Pass:
             decisions=tuple(self._decisions),
             reservations=self._reservations(),
             wake=wake if wake < NEVER else None,
-        )
+            counts={
+                "queued": len(state.queue), "waiting": len(state.waiting), "running": len(state.running),
+                "allocated_milli": state.allocated,
+            },
+        )  # fmt: skip
 
     def _reservations(self) -> tuple[Reservation, ...]:
         state = self._state

@@ -113,12 +113,13 @@ class Placement:
     def _place(self, node: int, ask: Ask) -> Place:
         cluster = self._cluster
         if ask.gpus:
-            return Place(node, cluster.wiring[node].pick(cluster.free[node], ask.gpus), WHOLE, ask.amounts)
+            mask = cluster.wiring[node].pick(cluster.free[node], ask.gpus)
+            return Place(node, mask, WHOLE, ask.amounts, alone=ask.alone)
         if not ask.milli:
-            return Place(node, 0, 0, ask.amounts)
+            return Place(node, 0, 0, ask.amounts, alone=ask.alone)
         card = self._card(node, ask)
         mask = cluster.wiring[node].pick(cluster.free[node], 1) if card is None else 1 << card
-        return Place(node, mask, ask.milli, ask.amounts, ask.card_memory)
+        return Place(node, mask, ask.milli, ask.amounts, ask.card_memory, ask.alone)
 
     def _card(self, node: int, ask: Ask) -> int | None:
         """The GPU that a part of one goes to: of those that are shared already, or a free one; None: no opinion."""

@@ -78,12 +78,14 @@ class Entry:
         "span",
         "step",
         "submitted",
+        "waits_since",
     )  # fmt: skip
 
     def __init__(self, job: Job, shape: Shape, submitted: int, length: int) -> None:
         self.job = job
         self.shape = shape
         self.submitted = submitted
+        self.waits_since = submitted
         self.holder = Holder(job.account, job.user)
         self.base = 0.0
         self.rank = 0
@@ -95,6 +97,11 @@ class Entry:
         self.could_since: int | None = None
         self.restarts = 0
         self.resume = False
+
+
+def line_of(entry: Entry) -> tuple[Shape, int]:
+    """The line in which the job stands: those of one shape and step; who takes less than it asked stands apart."""
+    return entry.shape, ~entry.step if entry.restarts and entry.smaller else entry.step
 
 
 def stepped(length: int) -> tuple[int, int]:
@@ -160,9 +167,9 @@ class Queue:
         entry.key = self.key_of(entry, factor, now)
         self.entries[entry.job.id] = entry
         self.gpus += entry.gpus
-        line = self._lines.get((entry.shape, entry.step))
+        line = self._lines.get(place := line_of(entry))
         if line is None:
-            line = self._lines[entry.shape, entry.step] = []
+            line = self._lines[place] = []
         insort(line, (entry.key, entry))
         if entry.key[0] != OVERDUE:
             insort(self._oldest, (entry.submitted, entry.job.id))
@@ -177,11 +184,11 @@ class Queue:
         return entry
 
     def _unline(self, entry: Entry) -> None:
-        line = self._lines[entry.shape, entry.step]
+        line = self._lines[place := line_of(entry)]
         at = bisect_left(line, (entry.key,))
         del line[at]
         if not line:
-            del self._lines[entry.shape, entry.step]
+            del self._lines[place]
 
     def reshare(self, factor_of: Callable[[Holder], float]) -> None:
         """All stand where the fair shares of their owners put them now."""
@@ -217,6 +224,10 @@ class Queue:
             if now - submitted <= self._settings.order.patience:
                 return
             yield self.entries[job]
+
+    def oldest(self) -> list[tuple[int, str]]:
+        """Those whose patience has not ended, by when they were submitted."""
+        return list(self._oldest)
 
     def next_overdue(self) -> int | None:
         """When somebody's patience ends next."""

@@ -79,8 +79,8 @@ class Reasons:
         """Of every job that waits: those for whom something must come true first, then the queue in order."""
         for job in self._state.waiting:
             yield self.of(job)
-        for entry in self._state.queue.in_order():
-            yield self._queued(entry)
+        for ahead, entry in enumerate(self._state.queue.in_order()):
+            yield self._queued(entry, ahead)
 
     def of(self, job: str) -> Reason:
         state = self._state
@@ -109,10 +109,13 @@ class Reasons:
         parents = tuple(one.name for one in blocked if one.relation in {"afterok", "afterany"})
         said = [f"{one}{self._of_parent(one.name) if one.name in parents else ''}" for one in blocked[:SHOWN]]
         more = len(blocked) - len(said)
+        why = "it " + ", and ".join(said) + (f", and {more} more" if more else "")
+        booking = self._reserved.get(job)
+        if booking is not None:
+            why += f"; its place is planned from {lasting(booking.start - state.now)} on"
         return Reason(
             rule="parents" if parents else words[blocked[0].relation],
-            why="it " + ", and ".join(said) + (f", and {more} more" if more else ""),
-            job=job, until=until, jobs=parents, facts={"unmet": len(blocked)},
+            why=why, job=job, until=until, jobs=parents, facts={"unmet": len(blocked)},
         )  # fmt: skip
 
     def _of_parent(self, job: str) -> str:
@@ -128,7 +131,7 @@ class Reasons:
 
     # -- room is missing ----------------------------------------------------------------------------------------------
 
-    def _queued(self, entry: Entry) -> Reason:
+    def _queued(self, entry: Entry, ahead: int | None = None) -> Reason:
         state, job = self._state, entry.job.id
         if job in state.holes:
             found = self._held(entry)
@@ -138,7 +141,7 @@ class Reasons:
         elif (booking := self._reserved.get(job)) is not None and booking.start > state.now:
             found = self._planned(entry)
         else:
-            found = self._barred(entry) or self._not_placed(entry)
+            found = self._barred(entry) or self._not_placed(entry, ahead)
         also = (*found.also, *self._beside(entry))
         return msgspec.structs.replace(found, also=also) if also else found
 
@@ -187,7 +190,7 @@ class Reasons:
         why = f"queue {queue} holds {gpus_of(held)} of the {cap} GPUs that it may, and it wants {entry.gpus} more"
         return Reason(rule="queue_limit", why=why, job=entry.job.id, facts={"held": held // WHOLE, "limit": cap})
 
-    def _not_placed(self, entry: Entry) -> Reason:
+    def _not_placed(self, entry: Entry, ahead: int | None) -> Reason:
         """What the pass finds when it looks for places; the same for all of one shape and length."""
         key = (entry.shape, entry.step)
         known = self._failed.get(key)
@@ -201,10 +204,11 @@ class Reasons:
                 return self._network(entry, found.until)
             known = self._window(entry) if found.rule == "window" else self._room(entry)
             self._failed[key] = known
-        ahead = self._ahead(entry)
-        return msgspec.structs.replace(
-            known, job=entry.job.id, why=f"{known.why}; {count_of(ahead, 'job')} before it",
-            facts={**known.facts, "ahead": ahead},
+        if ahead is None or entry.job.level == "high":
+            ahead = self._ahead(entry)
+        return Reason(
+            rule=known.rule, why=f"{known.why}; {count_of(ahead, 'job')} before it", job=entry.job.id,
+            until=known.until, facts={**known.facts, "ahead": ahead}, jobs=known.jobs,
         )  # fmt: skip
 
     def _ahead(self, entry: Entry) -> int:

@@ -114,7 +114,7 @@ class Room:
 
     def _ground(self, cluster: Cluster, node: int) -> Ground:
         """What is free there already, and what those leave who are on their way out, for nobody in particular."""
-        free, cpus, memory = self._left(cluster, node, ())
+        free, (cpus, memory, *_) = self._left(cluster, node, ())
         whole = cluster.milli[node].tolist()
         shared = any(0 < milli < WHOLE for milli in whole)
         return Ground(
@@ -126,9 +126,9 @@ class Room:
             memory=memory,
         )
 
-    def _left(self, cluster: Cluster, node: int, going: Sequence[str]) -> tuple[int, int, int]:
-        """The GPUs, cores and memory that are free there once these are gone and those already going."""
-        free, cpus, memory = cluster.free[node], int(cluster.spare[0, node]), int(cluster.spare[1, node])
+    def _left(self, cluster: Cluster, node: int, going: Sequence[str]) -> tuple[int, list[int]]:
+        """The GPUs, and the RESOURCES, that are free there once these are gone and those already going."""
+        free, spare = cluster.free[node], [int(left) for left in cluster.spare[:, node]]
         tenants = cluster.tenants[node]
         for job in [*going, *(job for job in self._gone if job not in going)]:
             tenant = tenants.get(job)
@@ -136,9 +136,8 @@ class Room:
                 continue
             if tenant.place.milli >= WHOLE:
                 free |= tenant.place.mask & cluster.good[node] & ~cluster.held[node]
-            cpus += tenant.place.amounts[0]
-            memory += tenant.place.amounts[1]
-        return free, cpus, memory
+            spare = [left + amount for left, amount in zip(spare, tenant.place.amounts, strict=True)]
+        return free, spare
 
     def _fits(self, ids: tuple[str, ...], nodes: tuple[str, ...]) -> tuple[Place, ...] | None:
         """Where the job goes on these nodes when these are gone too."""
@@ -151,20 +150,22 @@ class Room:
                 if found is None:
                     return None
                 left.remove(found)
-                free, _, _ = self._left(cluster, found, ids)
+                free, _ = self._left(cluster, found, ids)
                 mask = cluster.wiring[found].pick(free, chunk.ask.gpus)
-                places.append(Place(found, mask, WHOLE if chunk.ask.gpus else 0, chunk.ask.amounts))
+                milli = WHOLE if chunk.ask.gpus else 0
+                places.append(Place(found, mask, milli, chunk.ask.amounts, alone=chunk.ask.alone))
         return tuple(places)
 
     def _holds(self, cluster: Cluster, node: int, ask: Ask, ids: Sequence[str]) -> bool:
-        free, cpus, memory = self._left(cluster, node, ids)
+        free, spare = self._left(cluster, node, ids)
         if free.bit_count() < ask.gpus:
             return False
-        if ask.alone and any(job not in ids and job not in self._gone for job in cluster.tenants[node]):
+        stay = [job for job in cluster.tenants[node] if job not in ids and job not in self._gone]
+        if stay and (ask.alone or cluster.sole[node]):
             return False
         if ask.card_memory and cluster.cards[node] < ask.card_memory:
             return False
-        return cpus >= ask.amounts[0] and memory >= ask.amounts[1]
+        return all(left >= amount for left, amount in zip(spare, ask.amounts, strict=True))
 
     def _enact(self, found: Choice[tuple[Place, ...]], decisions: list[AnyDecision]) -> None:
         state, job = self._state, self._entry.job.id

@@ -4,6 +4,7 @@ The parts are those that `queue` adds up: a row's submit time and its parts are 
 """
 
 from collections.abc import Iterator
+from heapq import nlargest
 from math import log2
 
 import msgspec
@@ -57,16 +58,16 @@ def position(state: State, job: str, shown: int = 5) -> Position | None:
     if entry is None:
         return None
     mine = counted(state, entry)
-    keys = ((counted(state, other), other) for other in state.queue.entries.values())
-    before = [other for _, other in sorted((pair for pair in keys if pair[0] < mine), key=_first, reverse=True)]
-    nearest = tuple(_row(state, other, len(before) - number) for number, other in enumerate(before[:shown]))
+    before = [(key, other) for other in state.queue.entries.values() if (key := counted(state, other)) < mine]
+    last = nlargest(max(1, shown), before, key=_first)
+    nearest = tuple(_row(state, other, len(before) - number) for number, (_, other) in enumerate(last[:shown]))
     row = _row(state, entry, len(before) + 1)
-    gpus = sum(other.gpus for other in before)
+    gpus = sum(other.gpus for _, other in before)
     if not before:
         why = "nobody is before it"
     else:
         jobs = "1 job with {} GPUs is" if len(before) == 1 else f"{len(before)} jobs with {{}} GPUs are"
-        why = f"{jobs.format(gpus)} before it; " + compare(state, job, nearest[0].job)
+        why = f"{jobs.format(gpus)} before it; " + compare(state, job, last[0][1].job.id)
     return Position(row=row, ahead=len(before), gpus=gpus, nearest=nearest, why=why)
 
 

@@ -18,6 +18,8 @@ from gpuguard.scheduler.fairshare import FairShare
 from gpuguard.scheduler.fairtree import Standing
 from gpuguard.scheduler.hole import Hole
 from gpuguard.scheduler.layout import Part, resized, sizes
+from gpuguard.scheduler.learned import Learned
+from gpuguard.scheduler.measures import Measures
 from gpuguard.scheduler.nodes import NodeLife, bad_gpus, due, usable
 from gpuguard.scheduler.placement import Placement
 from gpuguard.scheduler.plan import Reservation, Share
@@ -36,8 +38,8 @@ class Running:
     """A job that has places. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "checkpointed", "end", "entry", "job", "level", "network", "places", "price", "rank", "signalled", "started",
-        "why",
+        "checkpointed", "end", "entry", "job", "level", "lost", "network", "places", "price", "rank", "signalled",
+        "started", "why",
     )  # fmt: skip
 
     def __init__(self, entry: Entry, places: tuple[Place, ...], network: str, started: int, end: int) -> None:
@@ -53,6 +55,8 @@ class Running:
         self.checkpointed: int | None = None
         self.signalled: int | None = None
         self.why = ""
+        # The nodes that are proven dead: where all are, nobody is left who could tell its end.
+        self.lost: dict[str, None] = {}
 
     @property
     def gpus(self) -> int:
@@ -91,6 +95,8 @@ class State:
         self.outcomes: dict[str, bool] = {}
         self.records: dict[str, Record] = {}
         self.ended: list[Record] = []
+        self.learned = Learned()
+        self.measures = Measures(epoch=epoch)
         self._ends: list[tuple[int, str, int]] = []
         # What the last pass found; kept until something changes it.
         self.reserved: list[tuple[Key, str, Booking]] = []
@@ -132,6 +138,10 @@ class State:
                 self.cluster.hold(place)
         for life in self.lives.values():
             self.judge(life)
+        # The nodes may draw other watts than before.
+        self.watts = {}
+        for run in self.running.values():
+            self._draw(run, 1)
         kinds: dict[tuple[object, ...], int] = {}
         for node in self.joined.values():
             kind = (
@@ -170,6 +180,7 @@ class State:
         node = self.cluster.index.get(life.node)
         if node is not None and self.cluster.judge(node, usable(life), bad_gpus(life)):
             self.stale = True
+            self.measures.due = self.now
 
     def lives_due(self, now: int) -> Iterator[NodeLife]:
         """The lives in which something falls due until now; each once."""
@@ -206,6 +217,7 @@ class State:
             gpus=job.gpus * job.gpu_milli, walltime=job.walltime,
         )  # fmt: skip
         self.share.enrol(entry.holder)
+        self.measures.submitted(self.now)
         self.placement.observe(shape.terms.chunks[0].ask)
         return entry
 
@@ -248,6 +260,11 @@ class State:
         if self.standing is None:
             return 1.0
         return self.standing.factor(entry.holder)
+
+    def wait(self, entry: Entry) -> None:
+        """Something must come true again before the job may start."""
+        entry.waits_since = self.now
+        self.waiting[entry.job.id] = entry
 
     def enqueue(self, entry: Entry) -> None:
         """Nothing but room is missing any more."""
@@ -303,6 +320,9 @@ class State:
         self.by_queue[queue] = self.by_queue.get(queue, 0) + gpus
         if run.job.may_be_preempted:
             self.yielding[run.rank] = self.yielding.get(run.rank, 0) + sign
+        self._draw(run, sign)
+
+    def _draw(self, run: Running, sign: int) -> None:
         pool = run.entry.shape.terms.chunks[0].ask.pool
         if (watts := self.watts_of(run.places)) > 0:
             self.watts[pool] = self.watts.get(pool, 0.0) + sign * watts
@@ -331,6 +351,8 @@ class State:
         record.ended = self.now
         record.outcome = outcome
         self.ended.append(record)
+        self.learned.fold(record)
+        self.measures.ended(record)
         self.outcomes[job] = outcome == "completed"
         if len(self.outcomes) > OUTCOMES:
             del self.outcomes[next(iter(self.outcomes))]
@@ -344,6 +366,14 @@ class State:
             run = self.running.get(job)
             if run is not None and run.entry.restarts == restarts and run.end == end:
                 yield run
+
+    def coming_ends(self) -> frozenset[tuple[int, str]]:
+        """Ends at which somebody will be looked at: of those who run, and of some who do not any more."""
+        return frozenset(
+            (end, job)
+            for end, job, restarts in self._ends
+            if job in self.running and self.running[job].entry.restarts == restarts
+        )
 
     def next_end(self) -> int:
         """When the next walltime ends."""

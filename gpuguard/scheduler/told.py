@@ -38,6 +38,9 @@ from gpuguard.scheduler.queue import UNBOUNDED, Entry
 from gpuguard.scheduler.settings import MINUTE
 from gpuguard.scheduler.state import Running, State
 
+_FOR_GOOD = {"cancel": "cancelled", "walltime": "timeout", "session": "timeout"}
+"""Why a job was told to end and does not come back, whatever else happens until it is gone."""
+
 FRESH = 10 * MINUTE
 """A checkpoint older than this does not prove that an extension would not be lost. Source: saves every 5 to 10 min."""
 
@@ -45,22 +48,24 @@ FRESH = 10 * MINUTE
 class Told:
     """One instant's events, on their way into the state."""
 
-    def __init__(self, state: State, decisions: list[AnyDecision]) -> None:
+    def __init__(self, state: State, decisions: list[AnyDecision], clock: int) -> None:
         self._state = state
+        self._clock = clock
         self._decisions = decisions
         self.fresh: list[Entry] = []
 
     def fold(self, events: Iterable[AnyEvent]) -> None:
-        ordered = sorted(events, key=order_of)
         state = self._state
-        joined = [event for event in ordered if isinstance(event, NodeJoined)]
-        if joined:
-            self._join(joined)
+        joined: list[NodeJoined] = []
         submitted: list[Submitted] = []
-        for event in ordered:
+        for event in in_order(events):
+            if isinstance(event, NodeJoined):
+                joined.append(event)
+                continue
+            if joined:
+                self._join(joined)
+                joined = []
             match event:
-                case NodeJoined():
-                    pass
                 case NodeLeft():
                     self._leave(event)
                 case (
@@ -92,6 +97,8 @@ class Told:
                     submitted.append(event)
                 case _:
                     assert_never(event)
+        if joined:
+            self._join(joined)
         if submitted:
             self._submit(submitted)
 
@@ -168,16 +175,25 @@ class Told:
     def _lose(self, node: str, rule: str, why: str, until: int | None = None) -> None:
         """What ran there is gone. A job that is also elsewhere is ended there first: its GPUs are not free before."""
         for run in self._on(node, None, until):
-            if len(run.places) > 1:
-                self.kill(run, "lost", rule, why, node)
-            else:
+            run.lost[node] = None
+            if all(self._state.cluster.names[place.node] in run.lost for place in run.places):
                 self._over(run, "lost", rule, why)
+            else:
+                self.kill(run, "lost", rule, why, node)
 
     def _end(self, ends: Ends) -> None:
         for run in self._on(ends.node, ends.mask, ends.until):
             self.kill(run, "drain", ends.rule, ends.why, ends.cause)
 
     # -- running jobs -------------------------------------------------------------------------------------------------
+
+    def _run(self, job: str, at: int) -> Running | None:
+        """The run that an event of this instant is about; None: there is none, or it was told too late, of one before.
+
+        Where the caller's clock was set back, instants before the start say nothing.
+        """
+        run = self._state.running.get(job)
+        return None if run is not None and at < run.started <= self._clock else run
 
     def kill(self, run: Running, word: str, rule: str, why: str, cause: str = "") -> None:
         """The job is told to end, once, and its places count as taken until it is seen to be gone."""
@@ -190,14 +206,14 @@ class Told:
         self._decisions.append(Kill(rule=rule, job=run.job.id, grace=grace, why=why, cause=cause))
 
     def _hung(self, event: Hung) -> None:
-        run = self._state.running.get(event.job)
+        run = self._run(event.job, event.at)
         if run is not None:
             culprit = f"; {event.culprit} holds it up" if event.culprit else ""
             self.kill(run, "hung", "hung", f"it makes no progress{culprit}")
 
     def _extend(self, event: ExtensionAsked) -> None:
         state = self._state
-        run = state.running.get(event.job)
+        run = self._run(event.job, event.at)
         if run is None or run.signalled is not None or event.seconds <= 0:
             return
         end = run.end + event.seconds
@@ -219,15 +235,18 @@ class Told:
         queue = state.settings.queues[job.queue]
         if queue.limit is not None and end - run.started > queue.limit + queue.extension:
             return f"queue {job.queue} lets a job run {queue.limit + queue.extension} s"
-        bookings = state.bookings
-        for place in run.places:
-            start = int(bookings.start[place.node])
-            if run.end <= start < end:
-                return "its GPUs are reserved for another job by then"
+        session = state.settings.tiers[job.tier].session
+        if session is not None and end - run.started > session:
+            return f"a session of tier {job.tier} lasts {session} s"
+        # By names: what was planned stands although the cluster has changed since.
+        names = {state.cluster.names[place.node] for place in run.places}
+        for planned in state.planned:
+            if run.end <= planned.start < end and not names.isdisjoint(planned.nodes):
+                return f"its GPUs are reserved for job {planned.job} by then"
         return ""
 
     def _ended(self, event: Ended) -> None:
-        run = self._state.running.get(event.job)
+        run = self._run(event.job, event.at)
         if run is None:
             return
         job = run.job
@@ -235,8 +254,8 @@ class Told:
         how: str = classify_end(event.code, event.signal, event.proof, preempted, job.proof, event.at)
         rule = {"completed": "exit", "failed": "nonzero_exit", "suspicious": "no_proof", "preempted": "preempted"}[how]
         why = f"signal {event.signal}" if event.signal else f"exit {event.code}"
-        if run.why in {"cancel", "walltime", "session"} and how != "completed":
-            how, rule = ("cancelled" if run.why == "cancel" else "timeout"), run.why
+        if run.why in _FOR_GOOD and how != "completed":
+            how, rule = _FOR_GOOD[run.why], run.why
         elif run.why == "hung" and how != "completed":
             how, rule = "hung", "hung"
         elif run.why in {"drain", "lost"} and how != "completed":
@@ -246,6 +265,8 @@ class Told:
     def _over(self, run: Running, how: str, rule: str, why: str) -> None:
         """The job has left its places: it is done, or it goes back to the queue with its id, age and charge."""
         state, job, entry = self._state, run.job, run.entry
+        if how == "lost" and run.why in _FOR_GOOD:
+            how, rule = _FOR_GOOD[run.why], run.why
         state.stop(job.id, how)
         for held in state.holes.values():
             held.hole = held.hole.without(job.id)
@@ -268,7 +289,7 @@ class Told:
         self._decisions.append(Requeue(rule=rule, job=job.id, resume=entry.resume, why=why))
         change = state.dependencies.requeued(job.id)
         if job.id in change.held:
-            state.waiting[job.id] = entry
+            state.wait(entry)
         else:
             state.enqueue(entry)
             self.fresh.append(entry)
@@ -320,6 +341,9 @@ class Told:
         run = state.running.get(event.job)
         by = f"by {event.by}" if event.by else ""
         if run is not None:
+            if run.signalled is not None:
+                # It leaves already, for whatever reason; it shall not come back.
+                run.why = "cancel"
             self.kill(run, "cancel", "cancelled", by)
             return
         if event.job in state.queue:
@@ -346,17 +370,32 @@ class Told:
         state = self._state
         for job in change.held:
             if job in state.queue:
-                state.waiting[job] = state.queue.remove(job)
+                state.wait(state.queue.remove(job))
                 state.stale = True
         for job in change.eligible:
             entry = state.waiting.pop(job, None)
             if entry is not None:
                 # Age does not grow while a job waits for others.
-                entry.submitted = max(entry.submitted, state.now)
+                entry.submitted += max(0, state.now - entry.waits_since)
                 state.enqueue(entry)
                 self.fresh.append(entry)
         for job, parent in change.never:
             self._never(job, f"job {parent}")
+
+
+def in_order(events: Iterable[AnyEvent]) -> list[AnyEvent]:
+    """The events in the one order in which they are folded, however they came."""
+    ordered = sorted(events, key=order_of)
+    place = 0
+    while place < len(ordered):
+        after = place + 1
+        while after < len(ordered) and order_of(ordered[after]) == order_of(ordered[place]):
+            after += 1
+        # What is printed is the whole event: only equal ones are equal there. It is dear, so the few that need it.
+        if after > place + 1:
+            ordered[place:after] = sorted(ordered[place:after], key=repr)
+        place = after
+    return ordered
 
 
 def order_of(event: AnyEvent) -> tuple[int, int, str, str]:

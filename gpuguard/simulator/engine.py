@@ -402,7 +402,10 @@ class Engine:
                 life.work = max(0.0, life.work - life.kept) if decision.resume else life.work
                 life.kept = 0.0
             case Finish():
+                record = self.lives[decision.job].record
                 self._stop(self.lives[decision.job], now, _ENDS.get(decision.outcome, "ended"))
+                if record.segments:
+                    record.end = now  # also where it was lost, and may not start again
             case Refuse():
                 self.refused.append(decision)
                 self.lives[decision.job].record.outcome = "refused"

@@ -101,15 +101,18 @@ class Nearness(Model):
             if amount and cluster.constrains[row]:
                 able = able & (cluster.spare[row] >= amount)
         able = state.bookings.allow(able, ask, now + entry.span)
-        return any(self._has_pair(name) for name, good in zip(cluster.names, able.tolist(), strict=True) if good)
+        return any(
+            self._has_pair(name, cluster.good[place] & ~cluster.held[place])
+            for place, name in enumerate(cluster.names) if able[place]
+        )  # fmt: skip
 
-    def _has_pair(self, node: str) -> bool:
+    def _has_pair(self, node: str, usable: int) -> bool:
         sockets, taken = self._sockets[node], self._taken[node]
         if sockets is None:
             return False
         free: dict[str, int] = {}
         for gpu, socket in enumerate(sockets):
-            if not taken.get(gpu):
+            if usable >> gpu & 1 and not taken.get(gpu):
                 free[socket] = free.get(socket, 0) + 1
         return any(count >= PAIR for count in free.values())
 

@@ -30,7 +30,7 @@ def summary(course: Course, *, cycles_ms: Sequence[float], wall_s: float, peak_r
             cycles: how long the core thought, in milliseconds
     """
     started = [job for job in course.jobs if job.first_start is not None]
-    window = _window(course)
+    window = measured_window(course)
     return {
         "jobs": len(course.jobs),
         "finished": sum(job.end is not None for job in course.jobs),
@@ -70,7 +70,8 @@ def utilisation(course: Course, start: int, end: int) -> float | None:
     )
 
 
-def _window(course: Course) -> tuple[int, int]:
+def measured_window(course: Course) -> tuple[int, int]:
+    """What shares are taken over: the submit window, or the whole run where that has no length."""
     return course.start, course.end if course.end > course.start else course.last
 
 

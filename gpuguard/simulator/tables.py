@@ -64,6 +64,12 @@ _COST: tuple[_Row, ...] = (
     ("  and memory, MiB", ("peak_rss_mib",), _tenths),
 )
 
+_LOST: tuple[tuple[str, str], ...] = (
+    ("work lost to failures", "failure"), ("work lost to preemption", "preemption"), ("held and idle", "idling"),
+    ("slowed by far placement", "far"), ("slowed by sharing", "sharing"), ("spent on saving", "saving"),
+    ("waiting for data", "data"),
+)  # fmt: skip
+
 ROWS: tuple[_Row, ...] = (
     ("jobs", ("jobs",), _count),
     ("  finished", ("finished",), _count),
@@ -73,6 +79,12 @@ ROWS: tuple[_Row, ...] = (
     *_waits("wait of 9 GPUs and more, minutes", "wait_s_by_gpus", "9+"),
     *_waits("wait of 64 GPUs and more, min", "wait_s_by_gpus", "64+"),
     ("GPUs in use while jobs come, %", ("utilisation",), _percent),
+    ("where GPU time went, %", (), str),
+    ("  used", ("goodput", "used"), _percent),
+    *((f"  {label}", ("goodput", "lost", way), _percent) for label, way in _LOST),
+    ("  free", ("goodput", "free"), _percent),
+    ("  out of service", ("goodput", "out"), _percent),
+    ("  effective power, GPUs", ("goodput", "effective", "power_gpus"), _tenths),
     ("makespan, days", ("makespan_s",), _days),
     ("jobs queued, % of all present", ("queued_share",), _percent),
     ("jobs preempted, %", ("preempted_share",), _percent),
@@ -103,7 +115,8 @@ def table(runs: Mapping[str, Summary], rows: Sequence[_Row] = ROWS) -> str:
     """The runs side by side, one a column under its name; as many tables below each other as 80 columns need.
 
     Shape   each line ends in a newline and in no space. What was not measured is -; a group for which no run had a
-            figure is left out. A name goes on below itself after a hyphen, and a part too long for its column is cut
+            figure is left out, and so is a loss that no run had. A name goes on below itself after a hyphen, and a part
+            too long for its column is cut
     """
     names = list(runs)
     blocks = [names[at : at + _PER_TABLE] for at in range(0, len(names), _PER_TABLE)]
@@ -142,7 +155,7 @@ def _rows(runs: Sequence[Summary], rows: Sequence[_Row]) -> list[tuple[str, list
         values = [_at(run, place) for run in runs]
         if not label.startswith(" "):
             heading = None
-        elif all(value is None for value in values):
+        elif all(value is None or (value == 0 and "lost" in place) for value in values):
             continue
         elif heading is not None:
             found.append((heading, []))

@@ -38,7 +38,14 @@ def test_parents_are_named_with_what_they_do() -> None:
     assert "job a has completed (runs, for 59 min at most), and waits until job b has completed (queues)" in found.why
     assert found.until is None, "nobody knows when b starts"
     alone = site(*nodes(1), jobs=[job("a"), job("c", after=on("afterok", "a"))])
-    assert reason(alone, "c").until == 1 + HOUR
+    found = reason(alone, "c")
+    assert found.until == 1 + HOUR
+    cycle(alone, nodes(1), 61)  # a pass over all: places are planned for those whose parents run
+    found = reason(alone, "c")
+    assert (
+        found.why
+        == "it waits until job a has completed (runs, for 59 min at most); its place is planned from 59 min on"
+    )
 
 
 def test_a_condition_and_a_singleton_are_named() -> None:

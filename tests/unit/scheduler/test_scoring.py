@@ -20,7 +20,7 @@ class Fixed:
 
     def changed(self, node: int) -> None: ...
 
-    def score(self, want: Want, nodes: Ints) -> Ints:
+    def score(self, want: Want, nodes: Ints, until: int = 0) -> Ints:
         self.asked.append(nodes.tolist())
         scores: Ints = self._scores[nodes]
         return scores

@@ -62,5 +62,5 @@ def test_a_run_is_stretched_and_says_by_what() -> None:
     engine = ran([traced("wide", 16, 850)], [Far(Settings())], nodes(1, 1))
     job = record(engine, "wide")
     assert (job.first_start, job.end) == (0, 1000)
-    assert job.segments[0].slow == (("far", pytest.approx(150.0)),)
+    assert dict(job.segments[0].slow) == pytest.approx({"far": 150.0})
     assert job.segments[0].done == pytest.approx(850.0)

@@ -6,18 +6,19 @@ from gpuguard.simulator.goodput import goodput
 from gpuguard.simulator.models.preparing import Preparing, Settings
 from tests.support.worlds import nodes, ran, record, traced
 
-HOUR_LONG = {"share": 1.0, "least": 3600, "most": 3600}
+WITH = Settings(share=1.0, least=3600, most=3600)
+WITHOUT = Settings(share=1.0, least=3600, most=3600, dag=False, on="gpu")
 
 
 def test_with_the_order_known_gpus_are_held_only_for_training() -> None:
-    engine = ran([traced("train", 8, 1000)], [Preparing(Settings(**HOUR_LONG), 1)])
+    engine = ran([traced("train", 8, 1000)], [Preparing(WITH, 1)])
     data, job = record(engine, "prepare-train"), record(engine, "train")
     assert (data.gpus, data.first_start, data.end) == (0, 0, 3600)
     assert (job.first_start, job.end, job.segments[0].slow) == (3600, 4600, ())
 
 
 def test_without_it_they_are_held_and_idle() -> None:
-    model = Preparing(Settings(dag=False, on="gpu", **HOUR_LONG), 1)
+    model = Preparing(WITHOUT, 1)
     engine = ran([traced("train", 8, 1000)], [model])
     data, job = record(engine, "prepare-train"), record(engine, "train")
     assert (data.gpus, data.use, data.end) == (1, 0.1, 3600)
@@ -29,7 +30,7 @@ def test_without_it_they_are_held_and_idle() -> None:
 
 def test_nobody_stands_whose_data_are_there() -> None:
     # The node is full for 5,000 s; the data need a GPU of the other one.
-    model = Preparing(Settings(dag=False, on="gpu", **HOUR_LONG), 1)
+    model = Preparing(WITHOUT, 1)
     blocker = traced("blocker", 14, 5000, tier="batch")
     engine = ran([blocker, traced("train", 8, 1000, at=10)], [model])
     assert record(engine, "train").segments[0].slow == ()
