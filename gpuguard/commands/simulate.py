@@ -161,6 +161,8 @@ def run(args: Namespace) -> int:
         runs = list(_runs(args, given, policies))
         told = list(_told(args, found, given))
     _print(args, runs, told)
+    for done in runs:
+        _draw(args, done)  # after the figures: a disk that is full does not cost them
     return 0
 
 
@@ -276,8 +278,8 @@ def _runs(args: Namespace, given: "Case", policies: Sequence[str]) -> Iterator["
         done.facts["walltime"] = args.walltime or "trace"
         done.facts["seed"] = args.seed
         done.facts["models"] = list(args.model or ())
-        _draw(args, done)
-        yield dataclasses.replace(done, course=None)  # the next run needs the memory
+        # The next run needs the memory; a picture is of one run alone.
+        yield done if args.picture or args.chart else dataclasses.replace(done, course=None)
 
 
 def _models(args: Namespace) -> "tuple[Model, ...]":

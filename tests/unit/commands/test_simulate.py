@@ -376,6 +376,13 @@ def test_a_picture_that_cannot_be_written(call: Call, tmp_path: Path) -> None:
     assert "cannot be written" in err
 
 
+def test_a_disk_that_is_full_does_not_cost_the_figures(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "run.svg").symlink_to("/dev/full")
+    code, out, err = call(*MORNING, "--json", "--picture", str(tmp_path / "run.svg"))
+    assert (code, json.loads(out)["jobs"]) == (2, 13)
+    assert "run.svg cannot be written" in err
+
+
 def test_a_picture_nowhere_is_told_before_the_files_are_read(call: Call) -> None:
     code, out, err = call("--jobs", "none.csv", "--nodes", "none.csv", "--picture", "nowhere/run.svg")
     assert (code, out) == (2, "")
