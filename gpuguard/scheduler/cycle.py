@@ -17,7 +17,7 @@ from gpuguard.scheduler.events import AnyEvent
 from gpuguard.scheduler.nodes import tick
 from gpuguard.scheduler.placement import Failed, Placed
 from gpuguard.scheduler.plan import Alert, AnyDecision, Plan, Reservation, Start
-from gpuguard.scheduler.queue import UNBOUNDED, Entry
+from gpuguard.scheduler.queue import OVERDUE, UNBOUNDED, Entry
 from gpuguard.scheduler.ranks import high_allowed
 from gpuguard.scheduler.request import WHOLE, Level
 from gpuguard.scheduler.room import Room
@@ -136,6 +136,7 @@ class _Pass:
         state.bookings.clear()
         state.dead.clear()
         state.rules.clear()
+        state.closed.clear()
         state.reserved = []
         state.denied = ("", "")
         state.looks = NEVER
@@ -231,7 +232,7 @@ class _Pass:
         dead = state.dead.get(entry.shape, UNBOUNDED)
         has_left = self._has_reservation_left()
         if entry.step >= dead:
-            if entry.smaller and entry.restarts and self._less(entry):
+            if entry.takes_less and self._less(entry):
                 return True
             if has_left:
                 self._reserve(entry)
@@ -247,9 +248,12 @@ class _Pass:
                 return True
             else:
                 return False
-        if entry.smaller and entry.restarts and not barred and self._less(entry):
+        if entry.takes_less and not barred and self._less(entry):
             return True
         state.rules[entry.shape] = found.rule
+        if entry.key[0] == OVERDUE and found.rule in _LIMITS:
+            # Else those who ask less would use up for ever what this one waits for.
+            state.closed.setdefault(self._limit(entry, found.rule), entry.job.id)
         if found.rule not in _OWN:
             state.dead[entry.shape] = 0 if found.rule == "room" else entry.step
         if found.until is not None:
@@ -258,9 +262,12 @@ class _Pass:
             return False
         if not self._asked and Room.could(state, entry, level):
             self._asked = True
-            state.denied = (entry.job.id, Room(state, entry, level).make(self._decisions))
+            room = Room(state, entry, level)
+            state.denied = (entry.job.id, room.make(self._decisions))
             if entry.job.id in state.holes:
                 return False
+            if (again := room.again()) is not None:
+                state.looks = min(state.looks, max(again, self._now + MINUTE))
         if has_left:
             self._reserve(entry)
         return False
@@ -268,7 +275,7 @@ class _Pass:
     def _is_own_case(self, entry: Entry) -> bool:
         """That it does not start says nothing of the next of its line: it waits for others, or takes less than it."""
         state, job = self._state, entry.job.id
-        return job in state.holes or state.dependencies.held(job) or (entry.restarts > 0 and bool(entry.smaller))
+        return job in state.holes or state.dependencies.held(job) or entry.takes_less
 
     def _use(self, entry: Entry) -> bool:
         """The job starts where room was made for it, once that is empty."""
@@ -311,13 +318,20 @@ class _Pass:
 
     def _barred(self, entry: Entry) -> str:
         """What stands against a start apart from room."""
-        state = self._state
+        state, job = self._state, entry.job.id
+        for rule in _LIMITS if state.closed else ():
+            if state.closed.get(self._limit(entry, rule), job) != job:
+                return rule
         if entry.shape.terms.limit:
             cap = state.settings.queues[entry.job.queue].gpus
             held = state.by_queue.get(entry.job.queue, 0)
             if cap is not None and held + entry.gpus * entry.job.gpu_milli > cap * WHOLE:
                 return "queue_limit"
         return ""
+
+    def _limit(self, entry: Entry, rule: str) -> tuple[str, str]:
+        """What the rule limits: the job's queue, or its pool."""
+        return rule, entry.job.queue if rule == "queue_limit" else entry.shape.terms.chunks[0].ask.pool
 
     def _has_power(self, entry: Entry, found: Placed) -> bool:
         """The pool's budget of watts, which all end as heat, allows it."""
@@ -406,6 +420,9 @@ class _Pass:
             )
         return state.planned
 
+
+_LIMITS = ("queue_limit", "power")
+"""Limits of a queue and of a pool. Who has waited beyond patience for one closes it to others until he starts."""
 
 _OWN = frozenset({"network", "queue_limit", "power"})
 """Rules that stop one job and say nothing of the next of its shape."""

@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from gpuguard.errors import InvariantBroken
+from gpuguard.scheduler.check import check
 from gpuguard.scheduler.cluster import Ints
 from gpuguard.scheduler.cycle import cycle
 from gpuguard.scheduler.events import (
@@ -203,6 +204,7 @@ class Engine:
         stopwatch: Callable[[], float] | None = None,
         saves: int | None = None,
         sampled: bool = True,
+        checked: int = 0,
     ) -> None:
         submits = [traced.submit_s for traced in jobs]
         self._start = min(submits, default=0) if start is None else start
@@ -224,6 +226,9 @@ class Engine:
         self._stopwatch = stopwatch
         self._saves = saves
         self._sampled = sampled
+        # After every so many passes the state is recounted from scratch; 0: never.
+        self._checked = checked
+        self._passes = 0
         self._heap: list[tuple[int, int, AnyEvent | Callable[[int], None], int]] = []
         self._out: dict[str, tuple[int, int]] = {}
         self._count = 0
@@ -371,6 +376,9 @@ class Engine:
         if watch is not None:
             self.cycles.append((watch() - began) * 1000.0)
         self._wake = plan.wake
+        self._passes += 1
+        if self._checked and self._passes % self._checked == 0 and (found := check(self.state)):
+            raise InvariantBroken(f"{'; '.join(found)} (pass {self._passes}, at {now}): report it with the trace")
         self._enact(plan, now)
         for record in self.state.ended:
             self.records.append(record)
