@@ -21,7 +21,7 @@ FIGURES: Mapping[int, tuple[int, int, float]] = {
 """GPUs: used before and after in per cent, and throughput."""
 SPAN = 7 * DAY
 LOOK, LOAD = 0.5, 1.2
-LOOKS, LOADS = (0.2, 0.5, 0.9), (0.6, 0.9, 1.2)
+LOOKS, LOADS = (0.2, 0.5, 0.9), (0.7, 1.0, 1.2)
 SWEPT = 32
 NEAR_BEFORE, NEAR_AFTER, NEAR_FACTOR = 10, 5, 0.9
 

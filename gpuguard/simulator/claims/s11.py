@@ -26,7 +26,7 @@ CARD = 81_920
 MEAN, MEDIAN = 8.0 * HOUR, 4.0 * HOUR
 LOAD, LOOK = 1.0, 0.5
 SWEEP = ((0.7, 0.5), (1.0, 0.2), (1.0, 0.5), (1.0, 0.9), (1.2, 0.5))
-CLEANING = 60
+CLEANING = 30
 """Cleaning jobs an hour."""
 BEFORE, AFTER, WAITS, EPOCHS, CRASHES, LENGTHS = 31, 84, (3.6, 0.7), (47, 119), (22, 3), (58, 41)
 NEAR_BEFORE, NEAR_AFTER, NEAR, MANY = 10, 5, 0.9, 5

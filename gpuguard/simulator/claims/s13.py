@@ -17,7 +17,7 @@ CLAIM = "With everything at top priority jobs are preempted and requeued without
 CLAIMED = "nothing finishes; cure: at most 20 % high, preemption only downward"
 NEEDS = ()
 
-NODES, SPAN, LOAD = 8, 5 * DAY, 1.2
+NODES, SPAN, LOAD = 8, 4 * DAY, 1.2
 LOOKS = 5 * MINUTE
 SAVES = 30 * MINUTE
 HIGH = 0.2

@@ -17,7 +17,7 @@ CLAIM = (
 CLAIMED = "1 to 2 faults a day; isolated within minutes"
 NEEDS = ()
 
-NODES, SPAN, LOAD = 32, 7 * DAY, 0.9
+NODES, SPAN, LOAD = 32, 5 * DAY, 0.9
 DELAYS = (MINUTE, 5 * MINUTE, 30 * MINUTE, DAY)
 FAULTS_A_DAY = 3.0
 """On the cluster of the scenario: more than it would have, for figures by fault need faults."""

@@ -16,7 +16,7 @@ CLAIM = "More than 30 % of the jobs queued, for long, means that jobs ask for th
 CLAIMED = "queued / submitted over 30 % = bad sizing"
 NEEDS = ()
 
-NODES, SPAN = 16, 10 * DAY
+NODES, SPAN = 16, 7 * DAY
 LOADS = (0.5, 0.8, 0.9, 1.0)
 MARK = 0.30
 MODERATE = 0.8
