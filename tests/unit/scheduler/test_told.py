@@ -9,9 +9,7 @@ from gpuguard.scheduler.cycle import cycle
 from gpuguard.scheduler.events import (
     AnyEvent,
     Cancelled,
-    Checkpointed,
     ConditionMet,
-    DrainAsked,
     Ended,
     ExtensionAsked,
     Hung,
@@ -20,9 +18,9 @@ from gpuguard.scheduler.events import (
     NodeLost,
     Submitted,
 )
-from gpuguard.scheduler.plan import Extend, Finish, Kill, Preempt, Release, Requeue
+from gpuguard.scheduler.plan import Finish, Kill, Preempt, Release, Requeue
 from gpuguard.scheduler.request import Dependency, Job
-from gpuguard.scheduler.settings import Preemption, Queue, Settings
+from gpuguard.scheduler.settings import HOUR, Preemption, Settings
 from gpuguard.scheduler.state import State
 from tests.support.scheduler_world import did, starts, told
 
@@ -164,3 +162,11 @@ def test_events_of_one_instant_mean_the_same_in_any_order(name: str) -> None:
         first = told(state, *events, now=5)
         plans.add(msgspec.json.encode([first, told(state, now=6), sorted(state.queue.entries), sorted(state.joined)]))
     assert len(plans) == 1
+
+
+def test_a_queues_limit_ends_who_said_no_walltime() -> None:
+    state = State()
+    _, plan = cycle(state, [node("a"), Submitted(at=0, job=Job(id="b", gpus=8, tier="batch", queue="trial"))], 0)
+    assert plan.wake == state.running["b"].end == 2 * HOUR
+    _, plan = cycle(state, [], 2 * HOUR)
+    assert [(one.job, one.rule) for one in plan.decisions if isinstance(one, Kill)] == [("b", "walltime")]
