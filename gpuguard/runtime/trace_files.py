@@ -28,7 +28,7 @@ def trace_lines(path: "str | os.PathLike[str]") -> Iterator[str]:
     """
     try:
         with _opened(path) as raw:
-            packed = raw.peek(2)[:2] == _MAGIC  # type: ignore[attr-defined]
+            packed = raw.peek(2)[:2] == _MAGIC  # type: ignore[attr-defined] # fdopen of "rb" gives a BufferedReader
             if not packed and os.fspath(path).endswith(".gz"):
                 raise NotUnderstood(
                     f"{path} is named .gz and is no gzip file: compress it with gzip, or take .gz off its name"

@@ -25,9 +25,6 @@ class Hole(msgspec.Struct, frozen=True, kw_only=True):
     leaving: tuple[str, ...]
     until: int
 
-    def admits(self, job: str) -> bool:
-        return job == self.preemptor
-
     def without(self, job: str) -> "Hole":
         """After the job is gone; the same for one that it never waited for, or a second time."""
         if job not in self.leaving:

@@ -66,23 +66,29 @@ def look(cluster: Cluster) -> Look:
     good = sum(map(int.bit_count, compress(cluster.good, usable.tolist())))
     by_rack = np.bincount(cluster.rack[whole], minlength=len(cluster.by_rack)) if len(count) else np.zeros(0)
     by_pod = np.bincount(cluster.pod[whole], minlength=len(cluster.by_pod)) if len(count) else np.zeros(0)
-    slots, near = [], []
-    for size in SLOTS:
-        if not cluster.most:
-            slots.append(0)
-            near.append(0)
-        elif size <= cluster.most:
-            slots.append(int((count // size).sum()))
-            near.append(slots[-1])
+    slots = slots_of(count, cluster.most)
+    near = []
+    for size, jobs in zip(SLOTS, slots, strict=True):
+        if size <= cluster.most or not cluster.most:
+            near.append(jobs)
         else:
             nodes = -(-size // cluster.most)
             rooms = by_rack if not cluster.has_racks or nodes <= cluster.by_rack.shape[1] else by_pod
-            slots.append(int(np.count_nonzero(whole)) // nodes)
             near.append(int((rooms // nodes).sum()))
     return Look(
-        idle=int(count.sum()), stranded=int(count[partly].sum()), out=cluster.gpus - good, slots=tuple(slots),
-        near=tuple(near),
-    )  # fmt: skip
+        idle=int(count.sum()), stranded=int(count[partly].sum()), out=cluster.gpus - good, slots=slots, near=tuple(near)
+    )
+
+
+def slots_of(free: Ints, most: int) -> tuple[int, ...]:
+    """How many jobs of each size of SLOTS would start, with no wish for nearness.
+
+    Shape   free: GPUs that are free on each node. most: GPUs of the greatest node, of which larger jobs take whole ones
+    """
+    if not most:
+        return (0,) * len(SLOTS)
+    whole = int(np.count_nonzero(free >= most))
+    return tuple(int((free // size).sum()) if size <= most else whole // -(-size // most) for size in SLOTS)
 
 
 class Measures(msgspec.Struct, kw_only=True):

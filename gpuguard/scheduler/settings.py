@@ -91,7 +91,6 @@ class Care(msgspec.Struct, frozen=True, kw_only=True):
     flaps: int = 3
     flap_window: int = DAY
     again: int = 10 * MINUTE
-    requeue_delay: int = 0
 
 
 def _queues() -> dict[str, Queue]:

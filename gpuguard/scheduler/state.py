@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
 from gpuguard.errors import InvariantBroken
-from gpuguard.scheduler.admission import Admission
+from gpuguard.scheduler.admission import Admission, allowed
 from gpuguard.scheduler.backfill import Booking, Bookings
 from gpuguard.scheduler.capacity import Kind
 from gpuguard.scheduler.cluster import NEVER, Ask, Cluster, Place
@@ -120,7 +120,6 @@ class State:
         self.high = 0
         self.by_queue: dict[str, int] = {}
         self.watts: dict[str, float] = {}
-        self.alerted: dict[str, bool] = {}
         self._renew()
 
     # -- nodes --------------------------------------------------------------------------------------------------------
@@ -232,7 +231,8 @@ class State:
         if asked is None:
             raise InvariantBroken(f"job {job.id} was admitted and fits no nodes: report it with the job as submitted")
         shape = self._shape(job, asked)
-        entry = Entry(job, shape, at, UNBOUNDED if job.walltime is None else job.walltime)
+        longest = allowed(job, self.settings)
+        entry = Entry(job, shape, at, UNBOUNDED if longest is None else longest)
         if job.least_gpus is not None:
             entry.smaller = self._smaller(job)
         self.records[job.id] = Record(
@@ -301,10 +301,7 @@ class State:
     def start(self, entry: Entry, places: tuple[Place, ...], network: str, level: Level) -> Running:
         """The job holds its places from now on; whoever called takes it out of the queue."""
         job = entry.job
-        session = self.settings.tiers[job.tier].session
         end = min(self.now + entry.length, NEVER) if entry.length < UNBOUNDED else NEVER
-        if session is not None:
-            end = min(end, self.now + session)
         run = Running(entry, places, network, self.now, end)
         run.level = level
         run.rank = rank(job, self.settings, level)

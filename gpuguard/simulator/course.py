@@ -21,9 +21,6 @@ Loss = Literal["far", "sharing", "saving", "data", "failure"]
 """Why a job that holds GPUs is slower than it could be: far places, others on its cards, its own checkpoints, data that
 are not there yet, a node that is dead and still its own."""
 
-SLOTS = (8, 16, 32, 64, 128)
-"""Sizes of job of which a sample tells how many would start."""
-
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
     """One stretch in which a job held its GPUs: [start, end).
@@ -83,7 +80,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     """The cluster at an instant, and until the next sample.
 
     Shape   queued, running: jobs. busy: GPUs given to jobs, shares counted as such. free: GPUs that could be given.
-            slots: of each size of SLOTS how many jobs would start now; empty where it was not counted
+            slots: of each size of `measures.SLOTS` how many jobs would start now; empty where it was not counted
     """
 
     at: int

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Protocol
 
-import numpy as np
-
 from gpuguard.errors import InvariantBroken
+<<<<<<< HEAD
 from gpuguard.scheduler.check import check
 from gpuguard.scheduler.cluster import Ints
+=======
+>>>>>>> reviewer
 from gpuguard.scheduler.cycle import cycle
 from gpuguard.scheduler.events import (
     AnyEvent,
@@ -29,6 +30,7 @@ from gpuguard.scheduler.events import (
     NodeLost,
     Submitted,
 )
+from gpuguard.scheduler.measures import slots_of
 from gpuguard.scheduler.nodes import bad_gpus, usable
 from gpuguard.scheduler.plan import (
     AnyDecision,
@@ -49,7 +51,7 @@ from gpuguard.scheduler.record import Record
 from gpuguard.scheduler.request import WHOLE, Job
 from gpuguard.scheduler.settings import MINUTE, Settings
 from gpuguard.scheduler.state import State
-from gpuguard.simulator.course import SLOTS, Course, End, JobRecord, Loss, Outage, Sample
+from gpuguard.simulator.course import Course, End, JobRecord, Loss, Outage, Sample
 from gpuguard.simulator.trace import TraceJob
 
 LEAVES = 10
@@ -182,10 +184,6 @@ class Model(Protocol):
     def told(self, world: World, event: AnyEvent, now: int) -> None:
         """Before the core is told."""
         return
-
-
-class Stopped(Exception):
-    """Whoever watches does not want to go on."""
 
 
 class Engine:
@@ -469,7 +467,7 @@ class Engine:
         self.course.samples.append(
             Sample(
                 now, len(state.queue), len(state.running), state.allocated / WHOLE, int(count.sum()),
-                slots(count, state.cluster.most),
+                slots_of(count, state.cluster.most),
             )
         )  # fmt: skip
 
@@ -478,11 +476,3 @@ _ENDS: dict[str, End] = {
     "completed": "ended", "failed": "failed", "suspicious": "failed", "timeout": "killed", "cancelled": "killed",
     "node_lost": "lost",
 }  # fmt: skip
-
-
-def slots(free: Ints, most: int) -> tuple[int, ...]:
-    """How many jobs of each size of SLOTS would start on nodes with so many free GPUs, with no wish for nearness."""
-    if not most:
-        return (0,) * len(SLOTS)
-    whole = int(np.count_nonzero(free >= most))
-    return tuple(int((free // size).sum()) if size < most else whole // -(-size // most) for size in SLOTS)

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from gpuguard.scheduler.request import WHOLE
 from gpuguard.simulator.course import Course, Loss, Segment
 
 Way = Literal["failure", "preemption", "idling", "far", "sharing", "saving", "data"]
@@ -134,7 +135,7 @@ def _held_while_out(course: Course, start: int, end: int) -> float:
             for began, until, mask in by_node.get(share.node, ()):
                 both = _overlap(max(segment.start, began), min(segment.end, until), start, end)
                 if both:
-                    found.append(both * (share.mask & mask).bit_count() * share.milli / 1000.0)
+                    found.append(both * (share.mask & mask).bit_count() * share.milli / WHOLE)
     return math.fsum(found)
 
 

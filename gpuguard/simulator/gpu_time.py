@@ -15,6 +15,7 @@ from gpuguard.errors import Absent
 from gpuguard.scheduler.plan import Share
 from gpuguard.scheduler.request import TIERS, WHOLE
 from gpuguard.simulator.course import Course, JobRecord, Segment
+from gpuguard.topology.subsets import places_in
 
 Colour = Literal["size", "tier", "end"]
 COLOURS: tuple[Colour, ...] = ("size", "tier", "end")
@@ -130,7 +131,7 @@ def _middles(start: int, end: int, columns: int) -> NDArray[np.float64]:
 
 
 def _rows_of(first: int, mask: int) -> "slice | NDArray[np.intp]":
-    bits = [at for at in range(mask.bit_length()) if mask >> at & 1]
+    bits = places_in(mask)
     if bits and bits[-1] - bits[0] + 1 == len(bits):
         return slice(first + bits[0], first + bits[-1] + 1)  # several times faster than a list of rows
     return np.array(bits, dtype=np.intp) + first

@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuguard.scheduler.events import AnyEvent, NodeJoined
+from gpuguard.scheduler.events import NodeJoined
 from gpuguard.scheduler.plan import AnyDecision, Finish, Requeue, Share, Start
-from gpuguard.simulator.engine import Life, Model, World
+from gpuguard.simulator.engine import Model, World
+from gpuguard.topology.subsets import places_in
 
 PAIR = 2
 
@@ -34,16 +35,6 @@ class Nearness(Model):
         self._taken: dict[str, dict[int, int]] = {node.node: {} for node in nodes}
         self._holds: dict[str, tuple[Share, ...]] = {}
 
-    def begin(self, world: World, start: int, end: int) -> None:
-        """Nothing to prepare."""
-
-    def speed(self, world: World, life: Life, decision: Start) -> float:
-        """It slows nobody down."""
-        return 1.0
-
-    def told(self, world: World, event: AnyEvent, now: int) -> None:
-        """What counts is what is decided upon it."""
-
     def decided(self, world: World, decision: AnyDecision, now: int) -> None:
         """Starts are judged by what was free before them."""
         match decision:
@@ -71,7 +62,7 @@ class Nearness(Model):
     def _book(self, shares: Sequence[Share], by: int) -> None:
         for share in shares:
             taken = self._taken[share.node]
-            for gpu in _bits(share.mask):
+            for gpu in places_in(share.mask):
                 taken[gpu] = taken.get(gpu, 0) + by
 
     def _judge(self, world: World, decision: Start, now: int) -> None:
@@ -86,7 +77,7 @@ class Nearness(Model):
             if sockets is None:
                 return
             self.pairs += 1
-            if len({sockets[gpu] for gpu in _bits(shares[0].mask)}) > 1:
+            if len({sockets[gpu] for gpu in places_in(shares[0].mask)}) > 1:
                 self.across += 1
                 self.avoidable += self._had_nearer(world, decision, now)
 
@@ -122,7 +113,3 @@ def _sockets(node: NodeJoined) -> tuple[str, ...] | None:
     placement: Mapping[str, object] | None = node.placement
     found = None if placement is None else placement.get("numa")
     return tuple(str(name) for name in found) if isinstance(found, list | tuple) else None
-
-
-def _bits(mask: int) -> list[int]:
-    return [place for place in range(mask.bit_length()) if mask >> place & 1]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuguard.simulator.course import SLOTS, Course, Sample
+from gpuguard.scheduler.measures import SLOTS
+from gpuguard.simulator.course import Course, Sample
 
 Floats = NDArray[np.float64]
 

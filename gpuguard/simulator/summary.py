@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpuguard.simulator.course import SLOTS, Course, JobRecord, Sample
+from gpuguard.scheduler.measures import SLOTS
+from gpuguard.simulator.course import Course, JobRecord, Sample
 
 GROUPS: dict[str, Callable[[int], bool]] = {
     "1-8": lambda gpus: 1 <= gpus <= 8,

@@ -6,8 +6,8 @@ Units   waits in minutes, the makespan in days, shares in percent: runs are comp
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gpuguard.scheduler.measures import SLOTS
 from gpuguard.scheduler.settings import DAY, MINUTE
-from gpuguard.simulator.course import SLOTS
 
 WIDTH = 80
 _LABEL = 31

@@ -4,9 +4,11 @@ import argparse
 import dataclasses
 import inspect
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import get_args, get_type_hints
 
+import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
 
@@ -16,6 +18,14 @@ from gpuguard.model.readings import SubjectKind
 from gpuguard.runtime import assembly
 from gpuguard.runtime.assembly import quantities
 from gpuguard.runtime.plugins import shelf
+from gpuguard.scheduler.placement import TERMS
+from gpuguard.scheduler.renderings import Rendering, Wish
+from gpuguard.scheduler.scorers import scorer
+from gpuguard.scheduler.scoring import Want
+from gpuguard.scheduler.settings import Settings as Site
+from gpuguard.simulator import claims
+from gpuguard.simulator.shelf import BYPASSES, MODELS
+from tests.support.vacancies import vacancy
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 UNIT = CHECKOUT / "tests" / "unit"
@@ -121,3 +131,68 @@ def test_compat(name: str, module: ModuleType) -> None:
     (option,) = (action for action in parser._actions if action.dest == "compat")
     assert option.choices == tuple(shelf("gpuguard.compat"))
     assert name in get_args(get_type_hints(assembly.Settings)["compat"])
+
+
+def _says_what_it_is(module: ModuleType) -> None:
+    first = (module.__doc__ or "").partition("\n")[0]
+    assert len(first) > 20
+    assert first.endswith((".", ":", "?"))
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.scheduler.scorers"))
+def test_scorer(name: str, module: ModuleType) -> None:
+    """It has its file's name, judges every node with one whole number, and has its place in the usual terms."""
+    _says_what_it_is(module)
+    assert _is_tested("scheduler/scorers", name)
+    assert list(inspect.signature(module.build).parameters) == ["vacancy"]
+    made = scorer(name, vacancy([[1000, 1000], [500, 0]]))
+    assert made.name == name
+    for want in (Want(gpus=1), Want(milli=300), Want(cpus=1000)):
+        made.observe(want)
+        made.changed(1)
+        found = made.score(want, np.arange(2), 60)
+        assert (found.dtype, found.shape) == (np.dtype(np.int64), (2,))
+    assert any(name in terms for terms in TERMS.values())
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.scheduler.renderings"))
+def test_rendering(name: str, module: ModuleType) -> None:
+    _says_what_it_is(module)
+    assert _is_tested("scheduler/renderings", name)
+    assert list(inspect.signature(module.render).parameters) == ["settings", "wish"]
+    made = module.render(Site(), Wish(gpus=64, memory=40_960))
+    assert isinstance(made, Rendering)
+    assert all(text.endswith("\n") for text in made.files.values())
+    assert made.facts
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.simulator.models"))
+def test_model(name: str, module: ModuleType) -> None:
+    """Every setting has a default, what nobody measured is said, and `--model` finds it."""
+    _says_what_it_is(module)
+    assert _is_tested("simulator/models", name)
+    assert "Assumes " in (module.__doc__ or "")
+    assert list(inspect.signature(module.build).parameters) == ["settings", "dice"]
+    assert module.Settings.__struct_config__.frozen
+    assert module.Settings() == module.Settings()
+    assert (name in MODELS) != (name in BYPASSES)
+    assert module.build({}, Random(1)).name == name
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.simulator.traces"))
+def test_trace_reader(name: str, module: ModuleType) -> None:
+    _says_what_it_is(module)
+    assert _is_tested("simulator/traces", name)
+    for read in (module.jobs, module.nodes):
+        assert list(inspect.signature(read).parameters)[:2] == ["lines", "file"]
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.simulator.claims"))
+def test_claim(name: str, module: ModuleType) -> None:
+    """It is in the order in which claims are told, and tells what it needs."""
+    _says_what_it_is(module)
+    assert name in claims.ORDER
+    assert list(inspect.signature(module.measure).parameters) == ["given"]
+    assert list(inspect.signature(module.judge).parameters) == ["measured"]
+    assert set(module.NEEDS) <= claims.TRACES.keys()
+    assert all(isinstance(told, str) and told for told in (module.ID, module.CLAIM, module.CLAIMED))

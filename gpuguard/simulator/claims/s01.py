@@ -5,9 +5,10 @@ from itertools import pairwise
 
 import msgspec
 
+from gpuguard.scheduler.measures import SLOTS
 from gpuguard.scheduler.settings import DAY, HOUR
 from gpuguard.simulator.claim import Dice, Finding, Given, Measured, Row, shown
-from gpuguard.simulator.course import SLOTS, Sample
+from gpuguard.simulator.course import Sample
 from gpuguard.simulator.policies import policies
 from gpuguard.simulator.scenes import PHILLY, cluster, philly, play
 from gpuguard.simulator.trace import TraceJob

@@ -20,6 +20,7 @@ from gpuguard.scheduler.wiring import two_sockets
 from gpuguard.simulator.chance import Dice
 from gpuguard.simulator.engine import Life, Model, World
 from gpuguard.simulator.options import Pace, read
+from gpuguard.topology.subsets import places_in
 
 LINKS = ("switch", "socket", "sockets")
 ROOMS = ("rack", "pod", "core")
@@ -77,7 +78,7 @@ class Far(Model):
             known = self._by_node[node.node] = self._tables_of(node)
         _, worst, best = known
         if mask not in worst:
-            worst[mask] = _worst(node, [at for at in range(node.gpus) if mask >> at & 1])
+            worst[mask] = _worst(node, places_in(mask))
         count = mask.bit_count()
         if count not in best:
             best[count] = min(_worst(node, places) for places in _choices(node.gpus, count))

@@ -23,6 +23,7 @@ import msgspec
 
 from gpuguard.scheduler.events import NodeJoined
 from gpuguard.scheduler.plan import Share
+from gpuguard.scheduler.request import WHOLE
 from gpuguard.scheduler.settings import HOUR
 from gpuguard.simulator.chance import Dice, seed_of, stream
 from gpuguard.simulator.course import Course, End, JobRecord, Loss, Sample, Segment
@@ -317,13 +318,13 @@ class _Shop:
 
     def _yield_of(self, run: _Run) -> float:
         """Its pace on the cards it has alone, as a part of what it holds of all of them."""
-        held = sum(share.mask.bit_count() * share.milli for share in run.shares) / 1000.0
+        held = sum(share.mask.bit_count() * share.milli for share in run.shares) / WHOLE
         return min(1.0, run.pace * len(run.cards) / held) if held else 1.0
 
     def _shares(self, run: _Run) -> tuple[Share, ...]:
         masks: dict[tuple[int, int], int] = {}
         for at, gpu in run.cards:
-            key = (at, 1000 // len(self._tenants[at, gpu]))
+            key = (at, WHOLE // len(self._tenants[at, gpu]))
             masks[key] = masks.get(key, 0) | 1 << gpu
         return tuple(Share(self._nodes[at].node, mask, milli, 0, 0) for (at, milli), mask in masks.items())
 

@@ -3,6 +3,6 @@
 A file has `jobs(lines, file) -> Trace` and `nodes(lines, file) -> tuple[NodeJoined, ...]`, and a docstring that says
 whose form it is and what each column means. `lines` are the file's lines as text, `file` its name for messages. Nothing
 is guessed: whatever cannot be understood is a mistake that names file, line and column (`cells.Mistakes`), and then
-nothing of the file is used. To add a form, write one file here and its test beside `tests/unit/simulator/`; the
-runtime finds it by its name, and no other file changes.
+nothing of the file is used. To add a form, write one file here and its test in `tests/unit/simulator/traces/`;
+`runtime/simulation` names the one form that is read today.
 """

@@ -296,10 +296,10 @@ def test_a_bad_file_is_refused_whole(call: Call, files: Callable[..., list[str]]
 
 
 def test_a_packed_file_that_was_cut_short(call: Call, files: Callable[..., list[str]]) -> None:
-    text = HEAD + "".join(f"j{at},{at * 7919 % 10_000},{at % 977},{1 + at % 8}\n" for at in range(300))
+    text = HEAD + "".join(f"j{at},{at * 7919 % 10_000},{at % 977},{1 + at % 8}\n" for at in range(60))
     packed = gzip.compress(text.encode(), mtime=0)
     whole = facts(call, *files(packed, name="jobs.csv.gz"), "--max-days", "0.01")
-    assert whole["jobs"] == 300
+    assert whole["jobs"] == 60
     code, out, err = call(*files(packed[: len(packed) // 2], name="jobs.csv.gz"), "--json")
     assert (code, out) == (2, "")
     assert "cut short after line" in err

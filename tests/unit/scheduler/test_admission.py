@@ -173,11 +173,12 @@ def test_a_job_without_an_id_takes_its_children_along() -> None:
     assert refused(job(""), job("b", "")) == ([], {"": ["text"], "b": ["parent_refused"]})
 
 
-def test_a_ring_of_10000_is_refused_in_few_words() -> None:
-    ring = [job(str(number), str((number + 1) % 10_000)) for number in range(10_000)]
+def test_a_long_ring_is_refused_in_few_words() -> None:
+    """Longer than Python's stack is deep."""
+    ring = [job(str(number), str((number + 1) % 1500)) for number in range(1500)]
     admitted = Admission(SITE, NODES).admit(ring, ())
     assert not admitted.taken
-    assert len(admitted.refused) == 10_000
+    assert len(admitted.refused) == 1500
     assert all(len(why[0].why) < 200 for _, why in admitted.refused)
 
 

@@ -148,7 +148,7 @@ def test_a_full_queue_a_drained_node_and_a_job_without_end() -> None:
     jobs = [Job(id="a", gpus=8, walltime=HOUR, queue="small"), Job(id="b", gpus=8, walltime=HOUR, queue="small")]
     state, _ = next(run(jobs, 2, settings=Settings(queues={"small": Queue(gpus=8)})))
     assert forecast(state)["b"].start == HOUR, "a node is free, and the queue is full until then"
-    state, _ = next(run([Job(id="a", gpus=8, tier="batch")], 1))
+    state, _ = next(run([Job(id="a", gpus=8, tier="batch")], 1, settings=Settings(queues={"training": Queue()})))
     cycle(state, [Submitted(at=1, job=Job(id="b", gpus=8, walltime=HOUR))], 1)
     assert forecast(state)["b"] == Forecast(start=None, expected=None, how="unknown")
     state, _ = next(run(many(9, most=8), 1))

@@ -18,12 +18,6 @@ def test_a_hole_outlasts_the_grace_of_its_victims() -> None:
     assert hole("a").until == 1000 + 120 + 600
 
 
-def test_only_its_owner_gets_in() -> None:
-    assert hole("a").admits("big")
-    assert not hole("a").admits("a")
-    assert not hole("a").admits("small")
-
-
 def test_the_owner_starts_when_the_last_victim_has_gone() -> None:
     both = hole("b", "a", "b")
     assert both.leaving == ("a", "b")

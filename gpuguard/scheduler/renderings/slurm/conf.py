@@ -48,7 +48,7 @@ def lines(settings: Settings, wish: Wish, places: list[Partition], every: tuple[
     yield ""
     yield from _backfill(settings)
     yield ""
-    yield from _order(settings, every)
+    yield from _order(settings)
     yield ""
     yield from _preemption(settings)
     yield ""
@@ -109,7 +109,7 @@ def _backfill(settings: Settings) -> Iterator[str]:
     yield f"SchedulerParameters={','.join(words)}"
 
 
-def _order(settings: Settings, every: tuple[Band, ...]) -> Iterator[str]:
+def _order(settings: Settings) -> Iterator[str]:
     order = settings.order
     if settings.key == "fifo":
         yield "PriorityType=priority/basic"
