@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpuguard.errors import Absent, UsageError
-<<<<<<< HEAD
 from gpuguard.runtime.words import many
-=======
 from gpuguard.scheduler.measures import SLOTS
->>>>>>> reviewer
 from gpuguard.scheduler.settings import DAY, HOUR, MINUTE
 from gpuguard.simulator.course import Course
 from gpuguard.simulator.gpu_time import MOST_ROWS, Colour, gpu_time, node_time

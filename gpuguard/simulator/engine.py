@@ -13,11 +13,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from gpuguard.errors import InvariantBroken
-<<<<<<< HEAD
 from gpuguard.scheduler.check import check
-from gpuguard.scheduler.cluster import Ints
-=======
->>>>>>> reviewer
 from gpuguard.scheduler.cycle import cycle
 from gpuguard.scheduler.events import (
     AnyEvent,

@@ -19,11 +19,7 @@ from gpuguard.scheduler.events import (
 )
 from gpuguard.scheduler.plan import Finish, Kill, Preempt, Release, Requeue
 from gpuguard.scheduler.request import Dependency, Job
-<<<<<<< HEAD
-from gpuguard.scheduler.settings import Preemption, Settings
-=======
 from gpuguard.scheduler.settings import HOUR, Preemption, Settings
->>>>>>> reviewer
 from gpuguard.scheduler.state import State
 from tests.support.scheduler_world import did, starts, told
 
@@ -175,18 +171,17 @@ def test_events_of_one_instant_mean_the_same_in_any_order(name: str) -> None:
     assert len(plans) == 1
 
 
-<<<<<<< HEAD
 def test_a_job_lies_as_it_fits_the_nodes_that_there_are() -> None:
     """Two nodes of 8 are exchanged for four of 4."""
     state = cluster(node("a"), node("b"), *sub(job("runs", 16), job("waits", 16)))
     small = [node(name, 4, at=5) for name in "abcd"]
     plan = told(state, Ended(at=4, job="runs"), *small, now=5)
     assert starts(plan) == {"waits": ("a", "b", "c", "d")}
-=======
+
+
 def test_a_queues_limit_ends_who_said_no_walltime() -> None:
     state = State()
     _, plan = cycle(state, [node("a"), Submitted(at=0, job=Job(id="b", gpus=8, tier="batch", queue="trial"))], 0)
     assert plan.wake == state.running["b"].end == 2 * HOUR
     _, plan = cycle(state, [], 2 * HOUR)
     assert [(one.job, one.rule) for one in plan.decisions if isinstance(one, Kill)] == [("b", "walltime")]
->>>>>>> reviewer
