@@ -346,10 +346,29 @@ def _draw(args: Namespace, done: "Run") -> None:
             continue
         drawn = picture(done.course, "course" if kind == "course" else "gpus", form_of(path), args.colour or "size")
         try:
-            Path(path).write_bytes(drawn)
+            _write(Path(path), drawn)
         except OSError as error:
             raise ActionRefused(f"{path} cannot be written ({error.strerror or error}): name another file") from error
         _say(f"{path} is written")
+
+
+def _write(path: Path, drawn: bytes) -> None:
+    """The picture stands at the path, whole; where that fails, what stood there before still does.
+
+    Raises  OSError
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(drawn)  # a pipe or a device stays what it is
+        return
+    path = path.resolve()  # a link goes on pointing to the picture
+    fresh = path.with_name(f".{path.name[:200]}.new")
+    try:
+        fresh.write_bytes(drawn)
+        if path.exists():
+            fresh.chmod(path.stat().st_mode & 0o777)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------

@@ -369,6 +369,27 @@ def test_pictures_are_written_and_nothing_else_changes(call: Call, tmp_path: Pat
     assert err.count("is written") == 2
 
 
+def test_a_picture_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "run.svg", tmp_path / "latest.svg"
+    path.write_bytes(b"before")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    whole = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        whole(self, data[:2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left"):
+            simulate._write(link, b"after")
+    assert path.read_bytes() == b"before"
+    simulate._write(link, b"after")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777, link.is_symlink()) == (b"after", 0o640, True)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["latest.svg", "run.svg"]
+
+
 def test_a_picture_that_cannot_be_written(call: Call, tmp_path: Path) -> None:
     (tmp_path / "run.svg").mkdir()
     code, out, err = call(*MORNING, "--json", "--picture", str(tmp_path / "run.svg"))
