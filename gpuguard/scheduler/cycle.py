@@ -133,6 +133,7 @@ class _Pass:
         state = self._state
         state.stale = False
         self._planned = True
+        self._turn()
         state.bookings.clear()
         state.dead.clear()
         state.rules.clear()
@@ -172,6 +173,13 @@ class _Pass:
         for job in started:
             state.queue.remove(job)
         self._hold_back()
+
+    def _turn(self) -> None:
+        """As many racks are turned over as it takes by now; no more than before while the head has its plan there."""
+        state = self._state
+        head = state.queue.entries.get(state.head)
+        stays = head is not None and head.shape.terms.chunks[0].ask.stays
+        state.turnover.turn(state.cluster, not stays)
 
     def _hold_back(self) -> None:
         """Those who may not run beside one that just started wait for it."""
@@ -356,18 +364,17 @@ class _Pass:
     def _booking(self, entry: Entry, least: int) -> Booking | None:
         state = self._state
         terms, bookings, cluster = entry.shape.terms, state.bookings, state.cluster
-        anywhere = bookings.earliest(terms.chunks, entry.span, least)
-        if entry.shape.nodes == 1 or anywhere is None or terms.within == "any" or not cluster.has_racks:
-            return anywhere
-        if not state.settings.topology:
-            return anywhere
+        apart = entry.shape.nodes == 1 or terms.within == "any" or not cluster.has_racks
+        if apart or not state.settings.topology:
+            return bookings.earliest(terms.chunks, entry.span, least)
         table = cluster.by_rack if terms.within == "rack" else cluster.by_pod
         near = bookings.earliest(terms.chunks, entry.span, least, table)
-        if terms.required:
+        if terms.required or (near is not None and state.placement.gathers(entry, self._now)):
             return near
-        if near is None:
+        anywhere = bookings.earliest(terms.chunks, entry.span, least)
+        if near is None or anywhere is None:
             return anywhere
-        return near if near.start <= anywhere.start + state.placement.wait(entry) else anywhere
+        return near if near.start <= anywhere.start else anywhere
 
     def measure(self) -> None:
         """What lasts from here on, and a word where too many have waited for long."""
