@@ -105,7 +105,9 @@ class Cluster:
         self.sole: Flags = np.zeros(size, dtype=np.bool_)
         self._kept_sole = [0] * size
         self.holds: Ints = np.zeros(size, dtype=np.int64)
+        # When all have left: as far as anybody knows when he leaves, and in truth.
         self.last: Ints = np.zeros(size, dtype=np.int64)
+        self.empty: Ints = np.zeros(size, dtype=np.int64)
         self.penalty: npt.NDArray[np.int32] = np.zeros((size, self.most + 1), dtype=np.int32)
         # The releases of each node in order: what is free after each, the first column being now.
         self._wide = ROWS
@@ -396,6 +398,7 @@ class Cluster:
         if wide > self._wide:
             self._widen(wide)
         at = sorted(ends)
+        self.empty[node] = at[-1] if at else 0
         self.last[node] = next((end for end in reversed(at) if end < NEVER), 0)
         line = self.ends[node]
         line[1:wide] = at
@@ -431,16 +434,21 @@ class Cluster:
 
     # -- what will be free --------------------------------------------------------------------------------------------
 
-    def ready(self, nodes: Ints | None, gpus: Ints | int, amounts: Sequence[Ints | int]) -> Ints:
+    def ready(self, nodes: Ints | None, gpus: Ints | int, amounts: Sequence[Ints | int], spares: int = 0) -> Ints:
         """From when on each of these nodes (all without) gives so much, if nobody else comes: 0 now, NEVER.
 
-        Amounts may be one number for all or an array by node.
+        Amounts may be one number for all or an array by node. `spares`: so many thousandths of a core stay with each
+        free GPU
         """
         ends = self.ends if nodes is None else self.ends[nodes]
         enough: Flags = self._frees(0, nodes) >= _column(gpus)
         for row, amount in enumerate(amounts):
             if self.constrains[row] and (not isinstance(amount, int) or amount):
                 enough &= self._frees(row + 1, nodes) >= _column(amount)
+        if spares and self.constrains[0]:
+            enough &= self._frees(1, nodes) - self._frees(0, nodes) * spares >= _column(amounts[0])
+            # GPUs that come free want cores again, so it has to be so from then on.
+            enough = np.logical_and.accumulate(enough[:, ::-1], axis=1)[:, ::-1]
         first = enough.argmax(axis=1)
         lines = np.arange(len(first))
         found: Ints = ends[lines, first]

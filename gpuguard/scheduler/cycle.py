@@ -266,9 +266,12 @@ class _Pass:
             return False
         if not self._asked and Room.could(state, entry, level):
             self._asked = True
-            state.denied = (entry.job.id, Room(state, entry, level).make(self._decisions))
+            room = Room(state, entry, level)
+            state.denied = (entry.job.id, room.make(self._decisions))
             if entry.job.id in state.holes:
                 return False
+            if (again := room.again()) is not None:
+                state.looks = min(state.looks, max(again, self._now + MINUTE))
         if has_left:
             self._reserve(entry)
         return False

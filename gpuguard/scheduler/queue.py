@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from math import log2
 from typing import NamedTuple
 
-from gpuguard.scheduler.cluster import Ask
+from gpuguard.scheduler.cluster import NEVER, Ask
 from gpuguard.scheduler.request import Job, Level
 from gpuguard.scheduler.settings import HOUR, MINUTE, Order, Settings
 from gpuguard.scheduler.usage import Holder
@@ -109,6 +109,9 @@ def stepped(length: int) -> tuple[int, int]:
     if length <= MINUTE:
         return 0, MINUTE
     step = -int(-STEPS * log2(length / MINUTE) // 1)
+    if length >= UNBOUNDED:
+        # Nobody is planned behind it, however late.
+        return step, NEVER
     span = int(MINUTE * 2 ** (step / STEPS)) + 1
     return step, max(span, length)
 

@@ -15,6 +15,7 @@ from gpuguard.scheduler.preemption import Candidate, Choice, Need, choose
 from gpuguard.scheduler.queue import Entry
 from gpuguard.scheduler.ranks import may_preempt, rank
 from gpuguard.scheduler.request import WHOLE, Level
+from gpuguard.scheduler.settings import HOUR
 from gpuguard.scheduler.state import Held, Running, State
 
 
@@ -61,6 +62,17 @@ class Room:
             return str(found)
         self._enact(found, decisions)
         return ""
+
+    def again(self) -> int | None:
+        """When somebody may go who may not yet, though nothing else happens until then."""
+        state = self._state
+        rules = state.settings.preemption
+        at = [when + HOUR for when, _ in state.budget.spent]
+        for run in state.running.values():
+            if run.rank > self.rank and run.signalled is None and run.job.may_be_preempted:
+                yielded = state.last_yield.get(run.job.id)
+                at += [run.started + rules.least_run, 0 if yielded is None else yielded[0] + rules.cooldown]
+        return min((when for when in at if when > state.now), default=None)
 
     def _candidates(self) -> list[Candidate]:
         state = self._state

@@ -157,6 +157,7 @@ class State:
         )  # fmt: skip
         machines = [Kind(count=count, **dict(zip(fields, kind, strict=True))) for kind, count in kinds.items()]  # type: ignore[arg-type] # a row of a node's own fields
         self.admission = Admission(self.settings, machines)
+        self._lay_anew()
         self._renew()
         for entry in (
             *self.waiting.values(),
@@ -164,6 +165,26 @@ class State:
             *(run.entry for run in self.running.values()),
         ):
             self.placement.observe(entry.shape.terms.chunks[0].ask)
+
+    def _lay_anew(self) -> None:
+        """Those who wait lie as they fit the nodes that there are now; who fits none keeps hoping for the old ones."""
+        known: dict[tuple[Shape, tuple[Part, ...]], Shape] = {}
+        for entry in [*self.waiting.values(), *self.queue.entries.values()]:
+            asked = self.admission.capacity.fitting(entry.job)
+            if asked is None:
+                continue
+            shape = known.get((entry.shape, asked))
+            if shape is None:
+                shape = known[entry.shape, asked] = self._shape(entry.job, asked)
+            smaller = self._smaller(entry.job) if entry.smaller or entry.job.least_gpus is not None else ()
+            if shape is entry.shape and smaller == entry.smaller:
+                continue
+            queued = entry.job.id in self.queue
+            if queued:
+                self.queue.remove(entry.job.id)
+            entry.shape, entry.smaller = shape, smaller
+            if queued:
+                self.queue.add(entry, self.factor(entry), self.now)
 
     def _renew(self) -> None:
         self.bookings = Bookings(self.cluster)
