@@ -136,6 +136,7 @@ class _Pass:
         self._turn()
         state.bookings.clear()
         state.dead.clear()
+        state.apart.clear()
         state.rules.clear()
         state.reserved = []
         state.denied = ("", "")
@@ -244,6 +245,8 @@ class _Pass:
             if has_left:
                 self._reserve(entry)
             return False
+        if entry.step >= state.apart.get(entry.shape, UNBOUNDED) and self._gathers(entry):
+            return False
         level = self._level(entry)
         barred = self._barred(entry)
         found = Failed(barred) if barred else state.placement.now(entry, self._now)
@@ -261,6 +264,7 @@ class _Pass:
         if found.rule not in _OWN:
             state.dead[entry.shape] = 0 if found.rule == "room" else entry.step
         if found.until is not None:
+            state.apart[entry.shape] = entry.step
             state.looks = min(state.looks, found.until)
         if barred or found.rule == "power":
             return False
@@ -275,6 +279,18 @@ class _Pass:
         if has_left:
             self._reserve(entry)
         return False
+
+    def _gathers(self, entry: Entry) -> bool:
+        """The job waits for its room as those of its shape before it do, for none has come together since."""
+        state = self._state
+        if not state.placement.gathers(entry, self._now):
+            return False
+        if entry.could_since is None:
+            entry.could_since = self._now
+        state.looks = min(state.looks, entry.could_since + state.placement.wait(entry))
+        if self._has_reservation_left():
+            self._reserve(entry)
+        return True
 
     def _is_own_case(self, entry: Entry) -> bool:
         """That it does not start says nothing of the next of its line: it waits for others, or takes less than it."""

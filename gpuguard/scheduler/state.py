@@ -104,6 +104,7 @@ class State:
         self.reserved: list[tuple[Key, str, Booking]] = []
         self.planned: tuple[Reservation, ...] = ()
         self.dead: dict[Shape, int] = {}
+        self.apart: dict[Shape, int] = {}
         self.rules: dict[Shape, str] = {}
         self.stale = True
         self.head = ""

@@ -143,3 +143,12 @@ def test_a_job_over_several_nodes_counts_as_submitted_earlier() -> None:
     state, _ = cycle(state, [Submitted(at=2, job=job("one", 8)), Submitted(at=3, job=job("two", 16))], 3)
     one, two = state.queue.entries["one"], state.queue.entries["two"]
     assert round(one.key[1] - two.key[1]) == (18 + 48) * HOUR - 1
+
+
+def test_two_of_one_shape_each_wait_their_own_time() -> None:
+    world = apart(HOUR)
+    world.step(100, Submitted(at=100, job=job("next", 16, HOUR)))
+    entry = world.state.queue.entries["next"]
+    assert entry.could_since == 100
+    assert "wide" in world.step(2 + HOUR)
+    assert "next" not in world.state.running
