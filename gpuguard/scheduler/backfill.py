@@ -188,7 +188,7 @@ class Bookings:
 
     def _ready(self, ask: Ask) -> Ints:
         cluster = self._cluster
-        able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable
+        able = cluster.able(ask)
         if ask.card_memory:
             able &= cluster.card_memory >= ask.card_memory
         bare = cluster.ready(None, _whole(ask), ask.amounts, ask.spares)

@@ -63,6 +63,8 @@ class Ask(NamedTuple):
     alone: bool
     spares: int
     """Thousandths of a core that must stay free for each free GPU."""
+    stays: bool = False
+    """It is on one node for long, and stays out of racks that are turned over."""
 
 
 def _bound(amount: float | None, factor: int = 1) -> int:
@@ -113,6 +115,9 @@ class Cluster:
         self.frees: Ints
         self._make_rows()
         self._fitting: dict[tuple[tuple[str, ...], str], Flags] = {}
+        # Nodes of racks that are turned over, which those that stay long keep out of.
+        self.turned: Flags = np.zeros(size, dtype=np.bool_)
+        self._outside: dict[Ask, Flags] = {}
         for place in range(size):
             self._count(place)
             self._row(place)
@@ -173,9 +178,30 @@ class Cluster:
             self._fitting[key] = flags
         return flags
 
+    def able(self, ask: Ask) -> Flags:
+        """The nodes that are up and that it may use, whatever is free there."""
+        if not ask.stays:
+            return self.eligible(ask.kinds, ask.pool) & self.usable
+        flags = self._outside.get(ask)
+        if flags is None:
+            flags = self.eligible(ask.kinds, ask.pool) & self.usable
+            outside = flags & ~self.turned
+            could = outside & (self.size >= max(ask.gpus, 1)) & (self.card_memory >= ask.card_memory)
+            for row, amount in enumerate(ask.amounts):
+                could &= self.total[row] >= amount
+            if could.any():
+                flags = outside
+            self._outside[ask] = flags
+        return flags.copy()
+
+    def turn(self, nodes: Flags) -> None:
+        """These are the nodes of the racks that are turned over."""
+        self.turned = nodes
+        self._outside.clear()
+
     def fits(self, ask: Ask) -> Flags:
         """The nodes that can give this now."""
-        flags = self.eligible(ask.kinds, ask.pool) & self.usable & ~self.sole
+        flags = self.able(ask) & ~self.sole
         if ask.gpus:
             flags &= self.count >= ask.gpus
         elif ask.milli:
@@ -312,6 +338,7 @@ class Cluster:
             return False
         self.usable[node] = usable
         self.good[node] = good
+        self._outside.clear()
         self._count(node)
         self._row(node)
         return True

@@ -133,8 +133,10 @@ class _Pass:
         state = self._state
         state.stale = False
         self._planned = True
+        self._turn()
         state.bookings.clear()
         state.dead.clear()
+        state.apart.clear()
         state.rules.clear()
         state.closed.clear()
         state.reserved = []
@@ -173,6 +175,13 @@ class _Pass:
         for job in started:
             state.queue.remove(job)
         self._hold_back()
+
+    def _turn(self) -> None:
+        """As many racks are turned over as it takes by now; no more than before while the head has its plan there."""
+        state = self._state
+        head = state.queue.entries.get(state.head)
+        stays = head is not None and head.shape.terms.chunks[0].ask.stays
+        state.turnover.turn(state.cluster, not stays)
 
     def _hold_back(self) -> None:
         """Those who may not run beside one that just started wait for it."""
@@ -237,6 +246,8 @@ class _Pass:
             if has_left:
                 self._reserve(entry)
             return False
+        if entry.step >= state.apart.get(entry.shape, UNBOUNDED) and self._gathers(entry):
+            return False
         level = self._level(entry)
         barred = self._barred(entry)
         found = Failed(barred) if barred else state.placement.now(entry, self._now)
@@ -257,6 +268,7 @@ class _Pass:
         if found.rule not in _OWN:
             state.dead[entry.shape] = 0 if found.rule == "room" else entry.step
         if found.until is not None:
+            state.apart[entry.shape] = entry.step
             state.looks = min(state.looks, found.until)
         if barred or found.rule == "power":
             return False
@@ -271,6 +283,18 @@ class _Pass:
         if has_left:
             self._reserve(entry)
         return False
+
+    def _gathers(self, entry: Entry) -> bool:
+        """The job waits for its room as those of its shape before it do, for none has come together since."""
+        state = self._state
+        if not state.placement.gathers(entry, self._now):
+            return False
+        if entry.could_since is None:
+            entry.could_since = self._now
+        state.looks = min(state.looks, entry.could_since + state.placement.wait(entry))
+        if self._has_reservation_left():
+            self._reserve(entry)
+        return True
 
     def _is_own_case(self, entry: Entry) -> bool:
         """That it does not start says nothing of the next of its line: it waits for others, or takes less than it."""
@@ -370,18 +394,17 @@ class _Pass:
     def _booking(self, entry: Entry, least: int) -> Booking | None:
         state = self._state
         terms, bookings, cluster = entry.shape.terms, state.bookings, state.cluster
-        anywhere = bookings.earliest(terms.chunks, entry.span, least)
-        if entry.shape.nodes == 1 or anywhere is None or terms.within == "any" or not cluster.has_racks:
-            return anywhere
-        if not state.settings.topology:
-            return anywhere
+        apart = entry.shape.nodes == 1 or terms.within == "any" or not cluster.has_racks
+        if apart or not state.settings.topology:
+            return bookings.earliest(terms.chunks, entry.span, least)
         table = cluster.by_rack if terms.within == "rack" else cluster.by_pod
         near = bookings.earliest(terms.chunks, entry.span, least, table)
-        if terms.required:
+        if terms.required or (near is not None and state.placement.gathers(entry, self._now)):
             return near
-        if near is None:
+        anywhere = bookings.earliest(terms.chunks, entry.span, least)
+        if near is None or anywhere is None:
             return anywhere
-        return near if near.start <= anywhere.start + state.placement.wait(entry) else anywhere
+        return near if near.start <= anywhere.start else anywhere
 
     def measure(self) -> None:
         """What lasts from here on, and a word where too many have waited for long."""

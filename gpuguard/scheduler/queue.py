@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from gpuguard.scheduler.cluster import NEVER, Ask
 from gpuguard.scheduler.request import Job, Level
-from gpuguard.scheduler.settings import HOUR, MINUTE, Settings
+from gpuguard.scheduler.settings import HOUR, MINUTE, Order, Settings
 from gpuguard.scheduler.usage import Holder
 
 Key = tuple[int, float, int, str]
@@ -123,6 +123,11 @@ def stepped(length: int) -> tuple[int, int]:
     return step, max(span, length)
 
 
+def earlier(order: Order, entry: Entry) -> float:
+    """Hours by which a job counts as submitted earlier for its GPUs, and for the nodes that it needs at one time."""
+    return order.size * log2(max(entry.gpus, 1)) + (order.several if entry.shape.nodes > 1 else 0.0)
+
+
 class Queue:
     """Those that may start, in order."""
 
@@ -150,7 +155,7 @@ class Queue:
     def _stand(self, entry: Entry) -> None:
         """Where the job stands apart from its owner's fair share: its class, and when it counts as submitted."""
         order, job = self._settings.order, entry.job
-        size = order.size * log2(max(entry.gpus, 1))
+        size = earlier(order, entry)
         length = order.length * log2(1.0 + entry.length / SHORT)
         moved = length - size
         moved = max(-order.most, min(order.most, moved))

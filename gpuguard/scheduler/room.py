@@ -101,7 +101,7 @@ class Room:
         """The nodes it may use, by rack, by pod and all, nearest first."""
         state, cluster = self._state, self._state.cluster
         ask = self._chunks[0].ask
-        able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable
+        able = cluster.able(ask)
         # What is reserved for others is not taken for this one.
         able = able & ~state.bookings.booked
         nodes = np.nonzero(able)[0].tolist()

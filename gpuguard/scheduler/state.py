@@ -29,6 +29,7 @@ from gpuguard.scheduler.ranks import rank
 from gpuguard.scheduler.record import Record
 from gpuguard.scheduler.request import WHOLE, Job, Level
 from gpuguard.scheduler.settings import Settings
+from gpuguard.scheduler.turnover import NO_TURNING, Turnover
 
 OUTCOMES = 200_000
 """Ends of so many jobs are remembered, for those that name them as parents later."""
@@ -91,6 +92,7 @@ class State:
         self.standing: Standing | None = None
         self.ranked = 0
         self.queue = Queue(self.settings)
+        self.turnover = Turnover(self.settings.turning if self.settings.topology else NO_TURNING)
         self.waiting: dict[str, Entry] = {}
         self.running: dict[str, Running] = {}
         self.outcomes: dict[str, bool] = {}
@@ -103,6 +105,7 @@ class State:
         self.reserved: list[tuple[Key, str, Booking]] = []
         self.planned: tuple[Reservation, ...] = ()
         self.dead: dict[Shape, int] = {}
+        self.apart: dict[Shape, int] = {}
         self.rules: dict[Shape, str] = {}
         self.closed: dict[tuple[str, str], str] = {}
         self.stale = True
@@ -188,6 +191,7 @@ class State:
     def _renew(self) -> None:
         self.bookings = Bookings(self.cluster)
         self.placement = Placement(self.cluster, self.bookings, self.settings)
+        self.turnover.settle(self.cluster, self.now)
         self.stale = True
 
     def live(self, life: NodeLife) -> None:
@@ -249,13 +253,15 @@ class State:
         pool = job.pool or site.tiers[job.tier].pool
         # Work for CPUs leaves the cores that free GPUs need; preparing data may take them, for GPUs wait for it.
         spares = round(site.cores_per_gpu * 1000) if not job.gpus and not job.prepares else 0
+        longest = min(job.walltime or UNBOUNDED, site.tiers[job.tier].session or UNBOUNDED)
+        stays = job.gpus > 0 and sum(part.nodes for part in asked) == 1 and longest > site.turning.length
         chunks = tuple(
             Chunk(
                 part.nodes,
                 Ask(
                     0 if job.shares else part.gpus, part.milli if job.shares else 0,
                     (part.cpus, part.memory, part.memory_bandwidth, part.network_bandwidth), job.gpu_memory or 0,
-                    job.gpu_types, pool, job.exclusive, spares,
+                    job.gpu_types, pool, job.exclusive, spares, stays,
                 ),
             )
             for part in asked
@@ -325,11 +331,16 @@ class State:
         run = self.running.pop(job)
         for place in run.places:
             self.cluster.give(job, place.node)
+        gathered = self._wants_rack(run.entry.shape)
+        self.turnover.ended(self.cluster, run.places, gathered, self.now - run.started, self.now)
         self.share.stop(run.entry.holder, run.price, self.now)
         self.records[job].ran(self.now, how, run.checkpointed)
         self._count(run, -1)
         self.stale = True
         return run
+
+    def _wants_rack(self, shape: Shape) -> bool:
+        return 1 < shape.nodes <= self.cluster.by_rack.shape[1] and shape.terms.within != "any"
 
     def _count(self, run: Running, sign: int) -> None:
         gpus = sign * run.gpus

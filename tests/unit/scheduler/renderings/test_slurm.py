@@ -58,7 +58,7 @@ def test_the_plan_reaches_as_far_as_the_longest_limit() -> None:
     endless = Settings(queues={"training": Queue(limit=None)})
     assert "bf_window=43200" in words(endless)
     assert " MaxTime=UNLIMITED " in _conf(endless)["partition training"]
-    waiting = Settings(pools={"training": Pool(wait=900), "interactive": Pool()})
+    waiting = Settings(pools={"training": Pool(wait=900), "interactive": Pool(wait=0)})
     assert "max_switch_wait=900" in words(waiting)
 
 
