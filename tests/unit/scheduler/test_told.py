@@ -5,6 +5,7 @@ from itertools import permutations
 import msgspec
 import pytest
 
+from gpuguard.scheduler.cycle import cycle
 from gpuguard.scheduler.events import (
     AnyEvent,
     Cancelled,
