@@ -42,6 +42,8 @@ class Retries(Model):
         self._seed = seed
         self._mine: dict[str, None] = {}
         self._times: dict[str, int] = {}
+        self._roots: dict[str, str] = {}
+        self._crashed: dict[str, None] = {}
         self.crashes: list[tuple[str, int]] = []
 
     def submits(self, traced: TraceJob) -> TraceJob:
@@ -53,16 +55,21 @@ class Retries(Model):
     def decided(self, world: World, decision: AnyDecision, now: int) -> None:
         if isinstance(decision, Start):
             self._started(world, world.lives[decision.job], now)
-        elif isinstance(decision, Finish) and decision.outcome == "failed" and decision.rule == "nonzero_exit":
-            root = decision.job.partition("~")[0]
-            times = self._times.get(root, 0)
-            if times:
-                own = stream(self._seed, root, "pause", times)
-                at = now + 1 + int(own.exponential(self._settings.pause))
-                self._again(world, world.lives[decision.job], f"{root}~{times}", at)
+        elif isinstance(decision, Finish) and decision.outcome == "failed" and decision.job in self._crashed:
+            # Whoever fails for another reason, before or after, does not come again.
+            root = self._root(decision.job)
+            times = self._times[root]
+            own = stream(self._seed, root, "pause", times)
+            at = now + 1 + int(own.exponential(self._settings.pause))
+            self._again(world, world.lives[decision.job], f"{root}~{times}", at)
+
+    def _root(self, job: str) -> str:
+        """The id of the trace; a trace may have a ~ in its own."""
+        return self._roots.get(job, job)
 
     def _started(self, world: World, life: Life, now: int) -> None:
-        root = life.job.id.partition("~")[0]
+        root = self._root(life.job.id)
+        self._crashed.pop(life.job.id, None)
         times = self._times.get(root, 0)
         if root not in self._mine or times >= self._settings.times:
             return
@@ -71,12 +78,16 @@ class Retries(Model):
 
     def _crash(self, world: World, life: Life, began: int, now: int) -> None:
         if life.shares and life.began == began:
-            root = life.job.id.partition("~")[0]
+            root = self._root(life.job.id)
+            self._crashed[life.job.id] = None
             self._times[root] = self._times.get(root, 0) + 1
             self.crashes.append((life.job.id, now))
             world.end(life.job.id, now, 1)
 
     def _again(self, world: World, life: Life, id: str, at: int) -> None:
+        while id in world.lives:
+            id += "~"
+        self._roots[id] = self._root(life.job.id)
         job = msgspec.structs.replace(life.job, id=id)
         world.submit(at, TraceJob(job=job, submit_s=at, duration_s=round(life.work)))
         world.lives[id].record.use = life.record.use
