@@ -113,7 +113,8 @@ def _counted(name: str) -> tuple[int, int | None]:
         data, _ = read_regular(name, LIMIT)
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise ReadFailed(f"{name} cannot be read: {error}; name a CSV of nodes, plain or .gz") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ReadFailed(f"{name} cannot be read: {reason}; name a CSV of nodes, plain or .gz") from error
     rows = csv.DictReader(text.splitlines())
     if "gpus" not in (rows.fieldnames or ()):
         raise NotUnderstood(

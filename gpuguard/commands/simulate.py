@@ -10,8 +10,10 @@ Exit codes  0 done, 2 a file cannot be used, 64 usage error
 """
 
 import math
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ EXAMPLE = "gpuguard simulate --jobs jobs.csv.gz --nodes nodes.csv --policy all"
 
 DEFAULT = "gpuguard"
 POLICIES = ("fifo-spread", "fifo-pack", "easy-pack", "easy-spread", DEFAULT)
+MANUAL = "manual"
+"""No policy of the core: a world without it, which stands beside the others as a column."""
 WALLTIMES = {
     "exact": "each job's run time", "bucket": "run times rounded up to 2h, 1d, 2d or 7d",
     "x3": "three times the run times",
@@ -35,7 +39,8 @@ MOST_RESERVATIONS = 1000
 
 def arguments(parser: ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("what", nargs="?", choices=("claims",), metavar="claims", help="measure the claims instead")
+    # No choices here: a mistyped option would be told as a wrong choice of the word after it.
+    parser.add_argument("what", nargs="?", metavar="claims", help="measure the claims instead")
     files = parser.add_argument_group("files")
     files.add_argument("--jobs", metavar="FILE", help="the jobs, .csv or .csv.gz")
     files.add_argument("--nodes", metavar="FILE", help="the nodes")
@@ -43,8 +48,9 @@ def arguments(parser: ArgumentParser) -> None:
     files.add_argument("--traces", metavar="DIR", help="with claims: the folder of the traces (default: ./traces)")
     how = parser.add_argument_group("what is simulated")
     how.add_argument(
-        "--policy", action="append", choices=(*POLICIES, "all"), metavar="NAME",
-        help=f"one of {', '.join(POLICIES)} (the default), or all; again for another beside it",
+        "--policy", action="append", type=_policy, metavar="NAME",
+        help=f"one of {', '.join(POLICIES)} (the default), or all; {MANUAL}[:KEY=VALUE,...]: people choose GPUs"
+        " themselves; again for another beside it",
     )  # fmt: skip
     how.add_argument(
         "--walltime", choices=tuple(WALLTIMES), metavar="exact|bucket|x3",
@@ -77,10 +83,16 @@ def arguments(parser: ArgumentParser) -> None:
     out.add_argument("--picture", metavar="FILE", help="draw the run over time, .svg or .png")
     out.add_argument("--chart", metavar="FILE", help="draw what each GPU ran, .svg or .png")
     out.add_argument(
-        "--colour", choices=("size", "tier", "end"), default="size", metavar="size|tier|end",
+        "--colour", choices=("size", "tier", "end"), metavar="size|tier|end",
         help="with --chart: what the colours tell of a job (default: size)",
     )  # fmt: skip
     out.add_argument("--progress", action="store_true", help="tell how far it is on standard error, also into a log")
+
+
+def _policy(text: str) -> str:
+    if text.partition(":")[0] != MANUAL and text not in (*POLICIES, "all"):
+        raise ArgumentTypeError(f"there is no policy {text!r}; there are {', '.join(POLICIES)}, {MANUAL}, or all")
+    return text
 
 
 def _number(text: str) -> float:
@@ -129,11 +141,12 @@ def run(args: Namespace) -> int:
     Raises  UsageError; ConfigInvalid, ReadFailed or NotUnderstood for a file that cannot be used
     """
     if args.model and "list" in args.model:
-        return _list_models()
+        return _list_models(args)
     _check(args)
     if args.what == "claims":
         return _claims(args)
     policies = _policies(args)
+    _check_manual(args, policies)
     _check_pictures(args, policies)
     from gpuguard.runtime.simulation import read
 
@@ -148,6 +161,8 @@ def run(args: Namespace) -> int:
         runs = list(_runs(args, given, policies))
         told = list(_told(args, found, given))
     _print(args, runs, told)
+    for done in runs:
+        _draw(args, done)  # after the figures: a disk that is full does not cost them
     return 0
 
 
@@ -155,6 +170,10 @@ def run(args: Namespace) -> int:
 
 
 def _check(args: Namespace) -> None:
+    if args.what not in (None, "claims"):
+        raise UsageError(
+            f"{args.what!r} is no option and no file's place: only `claims` stands alone; example: {EXAMPLE}"
+        )
     if args.what == "claims":
         given = [
             name for name, value in (
@@ -162,7 +181,7 @@ def _check(args: Namespace) -> None:
                 ("--policy", args.policy), ("--walltime", args.walltime), ("--from-day", args.from_day),
                 ("--to-day", args.to_day), ("--max-days", args.max_days), ("--reservations", args.reservations),
                 ("--inflate", args.inflate), ("--model", args.model), ("--picture", args.picture),
-                ("--chart", args.chart),
+                ("--chart", args.chart), ("--colour", args.colour),
             ) if value is not None
         ]  # fmt: skip
         if given:
@@ -175,6 +194,8 @@ def _check(args: Namespace) -> None:
     missing = [name for name, value in (("--jobs", args.jobs), ("--nodes", args.nodes)) if value is None]
     if missing:
         raise UsageError(f"{' and '.join(missing)} FILE is missing; example: {EXAMPLE}")
+    if args.colour is not None and args.chart is None:
+        raise UsageError("--colour goes with --chart FILE, which it colours: add that, or leave it out")
     if args.inflate is not None and args.model:
         raise UsageError("with --inflate nothing goes on, so no --model has anything to change: leave it out")
     if args.inflate is not None and (args.picture or args.chart):
@@ -189,6 +210,18 @@ def _policies(args: Namespace) -> list[str]:
     return list(dict.fromkeys(one for name in names for one in (POLICIES if name == "all" else (name,))))
 
 
+def _check_manual(args: Namespace, policies: Sequence[str]) -> None:
+    if not any(map(_is_manual, policies)):
+        return
+    for option, value in (("--model", args.model), ("--inflate", args.inflate), ("--reservations", args.reservations)):
+        if value is not None:
+            raise UsageError(f"in {MANUAL} no scheduler runs, so {option} has no part in it: leave one of them out")
+
+
+def _is_manual(policy: str) -> bool:
+    return policy.partition(":")[0] == MANUAL
+
+
 def _check_pictures(args: Namespace, policies: Sequence[str]) -> None:
     """Whatever stands against a picture is told before the long work, not after it."""
     import importlib.util
@@ -200,12 +233,22 @@ def _check_pictures(args: Namespace, policies: Sequence[str]) -> None:
 
     for path in wanted:
         form_of(path)
-        if not Path(path).parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {Path(path).parent}; make it first")
     if len(policies) > 1:
         raise UsageError("a picture shows one run: give one --policy with --picture or --chart")
+    if args.picture is not None and args.chart is not None and _same(args.picture, args.chart):
+        raise UsageError("--picture and --chart are two pictures: name a file for each")
+    for path in wanted:
+        place = Path(path)
+        if not place.parent.is_dir():
+            raise ActionRefused(f"{path}: there is no folder {place.parent}; make it first")
+        if place.is_dir() or not os.access(place if place.exists() else place.parent, os.W_OK):
+            raise ActionRefused(f"{path} cannot be written: name a file in a folder where you may write")
     if importlib.util.find_spec("matplotlib") is None:
         raise Absent("pictures need matplotlib: pip install 'gpuguard[pictures]'")
+
+
+def _same(one: str, other: str) -> bool:
+    return Path(one).resolve() == Path(other).resolve()
 
 
 def _case(args: Namespace, found: "Read") -> "Case":
@@ -221,19 +264,22 @@ def _runs(args: Namespace, given: "Case", policies: Sequence[str]) -> Iterator["
     import dataclasses
 
     from gpuguard.runtime.bar import Bar
-    from gpuguard.runtime.simulation import settings_of, simulated
+    from gpuguard.runtime.simulation import by_hand, settings_of, simulated
 
-    chosen = [(name, settings_of(name, args.reservations)) for name in policies]
+    chosen = [(name, None if _is_manual(name) else settings_of(name, args.reservations)) for name in policies]
     for name, settings in chosen:
         models = _models(args)  # anew for each run: they remember what happened in it
         with Bar(name, "jobs", shown=True if args.progress else None) as bar:
-            done = simulated(given, name, settings, models=models, show=bar.show)
+            if settings is None:
+                done = by_hand(given, name, seed=args.seed)
+            else:
+                done = simulated(given, name, settings, models=models, show=bar.show)
         _tell_refused(done)
         done.facts["walltime"] = args.walltime or "trace"
         done.facts["seed"] = args.seed
         done.facts["models"] = list(args.model or ())
-        _draw(args, done)
-        yield dataclasses.replace(done, course=None)  # the next run needs the memory
+        # The next run needs the memory; a picture is of one run alone.
+        yield done if args.picture or args.chart else dataclasses.replace(done, course=None)
 
 
 def _models(args: Namespace) -> "tuple[Model, ...]":
@@ -244,10 +290,19 @@ def _models(args: Namespace) -> "tuple[Model, ...]":
     return models(args.model, args.seed)
 
 
-def _list_models() -> int:
+def _list_models(args: Namespace) -> int:
     from gpuguard.runtime.words import page, row
     from gpuguard.simulator.shelf import keys, lines
 
+    if args.json:
+        import json
+
+        shelf = [
+            {"model": name, "what": text, "settings": dict(key.split("=", 1) for key in keys(name))}
+            for name, text in lines().items()
+        ]
+        sys.stdout.write(json.dumps(shelf) + "\n")
+        return 0
     out: list[str] = []
     for name, text in lines().items():
         out += [*row(name, text, label_width=14), *row("", ", ".join(keys(name)), label_width=14)]
@@ -270,11 +325,13 @@ def _inflations(args: Namespace, found: "Read", policies: Sequence[str]) -> Iter
 
 
 def _tell_refused(done: "Run") -> None:
-    if done.refused:
-        first = done.refused[0]
-        many = len(done.refused)
+    """One of each kind: who mends a trace wants to know all that is wrong with it."""
+    from gpuguard.runtime.words import many
+
+    for rule, count in Counter(refuse.rule for refuse in done.refused).items():
+        first = next(refuse for refuse in done.refused if refuse.rule == rule)
         _say(
-            f"{done.facts['policy']}: {many:,} {'job was' if many == 1 else 'jobs were'} refused;"
+            f"{done.facts['policy']}: {many(count, 'job')} {'was' if count == 1 else 'were'} refused ({rule});"
             f" the first is {first.job}: {first.why}"
         )
 
@@ -287,12 +344,31 @@ def _draw(args: Namespace, done: "Run") -> None:
     for path, kind in ((args.picture, "course"), (args.chart, "gpus")):
         if path is None:
             continue
-        drawn = picture(done.course, "course" if kind == "course" else "gpus", form_of(path), args.colour)
+        drawn = picture(done.course, "course" if kind == "course" else "gpus", form_of(path), args.colour or "size")
         try:
-            Path(path).write_bytes(drawn)
+            _write(Path(path), drawn)
         except OSError as error:
             raise ActionRefused(f"{path} cannot be written ({error.strerror or error}): name another file") from error
         _say(f"{path} is written")
+
+
+def _write(path: Path, drawn: bytes) -> None:
+    """The picture stands at the path, whole; where that fails, what stood there before still does.
+
+    Raises  OSError
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(drawn)  # a pipe or a device stays what it is
+        return
+    path = path.resolve()  # a link goes on pointing to the picture
+    fresh = path.with_name(f".{path.name[:200]}.new")
+    try:
+        fresh.write_bytes(drawn)
+        if path.exists():
+            fresh.chmod(path.stat().st_mode & 0o777)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 # --- what is told ----------------------------------------------------------------------------------------------------
@@ -306,7 +382,7 @@ def _say(text: str) -> None:
 
 def _told(args: Namespace, found: "Read", given: "Case") -> Iterator[str]:
     """What the figures are about, in sentences."""
-    from gpuguard.runtime.words import listed, paragraph
+    from gpuguard.runtime.words import listed, many, paragraph
     from gpuguard.scheduler.settings import DAY
 
     chosen = given.window
@@ -315,14 +391,14 @@ def _told(args: Namespace, found: "Read", given: "Case") -> Iterator[str]:
             (chosen.outside, "submitted on other days"), (chosen.never_started, "that never started"),
         ) if count
     ]  # fmt: skip
-    text = f"{len(chosen.jobs):,} jobs of {Path(args.jobs).name}, submitted on days"
+    text = f"{many(len(chosen.jobs), 'job')} of {Path(args.jobs).name}, submitted on days"
     digits = 1 if chosen.end - chosen.start >= DAY else 3
     text += f" {chosen.start / DAY:.{digits}f} to {chosen.end / DAY:.{digits}f}."
     text += f" Left out: {listed(left)}." if left else ""
     text += f" Cut to {args.max_days:g} days: {chosen.capped:,}." if chosen.capped else ""
     yield from paragraph(text)
     yield from paragraph(
-        f"{len(found.nodes):,} nodes of {Path(args.nodes).name} with {found.gpus:,} GPUs."
+        f"{many(len(found.nodes), 'node')} of {Path(args.nodes).name} with {many(found.gpus, 'GPU')}."
         f" Walltimes: {WALLTIMES.get(args.walltime, 'as told, else ' + WALLTIMES['bucket'])}."
     )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpuguard.errors import Absent, UsageError
+from gpuguard.runtime.words import many
 from gpuguard.scheduler.measures import SLOTS
 from gpuguard.scheduler.settings import DAY, HOUR, MINUTE
 from gpuguard.simulator.course import Course
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 Form = Literal["png", "svg"]
 Kind = Literal["course", "gpus"]
 KINDS: tuple[Kind, ...] = ("course", "gpus")
+
+MOST_NAMES = 24
+"""Nodes that are named beside their rows; the names of more would run into each other."""
+LONGEST_NAME = 16
 
 _DPI = 120
 _INK, _FAINT = "#222222", "#8a8a8a"
@@ -177,8 +182,19 @@ def _paint_gpus(figure: "Figure", axes: "Axes", course: Course, colour: Colour) 
     axes.imshow(
         lookup[drawn.points], aspect="auto", interpolation="nearest", extent=(0, drawn.end - drawn.start, rows, 0)
     )
-    axes.set_ylabel(f"GPUs, node by node ({len(course.nodes):,} nodes)")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel(f"GPUs, node by node ({many(len(course.nodes), 'node')})")
+    named = [(name, gpus) for name, gpus in course.nodes if gpus]
+    if len(named) <= MOST_NAMES and all(name.isascii() for name, _ in named):
+        ends = np.cumsum([gpus for _, gpus in named], dtype=np.int64)
+        axes.set_yticks(
+            [float(end) - gpus / 2 for end, (_, gpus) in zip(ends, named, strict=True)],
+            labels=[name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}~" for name, _ in named],
+        )
+        axes.tick_params(axis="y", length=0)
+        for end in ends[:-1]:
+            axes.axhline(float(end), color=_INK, linewidth=0.4)
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     present = set(np.unique(drawn.points).tolist())
     legend = [
         Patch(facecolor=colours[value], edgecolor=_FAINT, linewidth=0.5, label=label)
@@ -208,7 +224,7 @@ def _paint_nodes(figure: "Figure", axes: "Axes", course: Course) -> tuple[int, i
 
 
 def _named(course: Course) -> str:
-    return f"{course.policy}, {len(course.jobs):,} jobs on {course.capacity:,} GPUs"
+    return f"{course.policy}, {many(len(course.jobs), 'job')} on {many(course.capacity, 'GPU')}"
 
 
 def _time_unit(length: float) -> tuple[int, str]:
@@ -230,7 +246,7 @@ def _locator(scale: int) -> Any:
 
 def _mark_end(panels: "Sequence[Axes]", course: Course, end: float) -> None:
     """A line where the submit window ends, and what it means beside the first panel's title."""
-    if course.end < course.last:
+    if course.start < course.end < course.last:
         for axes in panels:
             axes.axvline(end, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
         panels[0].set_title("dashed: from here on no more jobs come", loc="right", fontsize=8)

@@ -7,6 +7,7 @@ import gc
 import random
 import resource
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,8 @@ def read(jobs: str, nodes: str, gpu_types: str | None = None, *, wired: bool = T
     if types is not None:
         trace, strangers = shared_columns.with_gpu_types(trace, types)
         if strangers:
-            notes.append(f"{gpu_types}: names {strangers:,} jobs that are not in {jobs}; they constrain nobody")
+            many = "1 job that is" if strangers == 1 else f"{strangers:,} jobs that are"
+            notes.append(f"{gpu_types}: names {many} not in {jobs}, which constrains nobody")
     if wired:
         joined = tuple(
             msgspec.structs.replace(node, placement=two_sockets(WIRED))
@@ -183,6 +185,30 @@ def simulated(
         "goodput": goodput(engine.course, *measured_window(engine.course)).figures(),
     }  # fmt: skip
     return Run(facts=figures, course=engine.course, refused=tuple(engine.refused))
+
+
+def by_hand(given: Case, typed: str, *, seed: int) -> Run:
+    """The same jobs where no scheduler runs and people choose their GPUs themselves.
+
+    Shape   typed: manual[:key=value,...]. finished: jobs that ran to their end. given_up: those that crashed too often.
+            refused: work for CPUs alone, which is nobody's trouble here, and what has more GPUs than all nodes
+            together. There is no core, so there are no cycles of it
+    Raises  UsageError for a setting that there is not
+    """
+    from gpuguard.simulator.shelf import bypass
+
+    began = time.perf_counter()
+    world = bypass(typed, random.Random(seed))
+    outcome = world.run(given.nodes, given.jobs)
+    course = outcome.course
+    course.start, course.end = given.window.start, given.window.end
+    figures = summary(course, cycles_ms=(), wall_s=time.perf_counter() - began, peak_rss_mib=peak_rss_mib())
+    ends = Counter(record.outcome for record in course.jobs)
+    figures |= {
+        "finished": ends["completed"], "policy": typed, "refused": ends["refused"], "given_up": ends["failed"],
+        "out_of_memory": len(outcome.out_of_memory), "goodput": goodput(course, *measured_window(course)).figures(),
+    }  # fmt: skip
+    return Run(facts=figures, course=course, refused=())
 
 
 def inflation(

@@ -13,9 +13,8 @@ from typing import IO
 from gpuguard.errors import NotUnderstood, ReadFailed
 
 LONGEST_LINE = 64 * 1024  # bytes; a job's row has some hundred
-LIMIT = (
-    256 * 1024 * 1024
-)  # bytes after unpacking: three million rows, and a second or two for a file of nothing but gaps
+LIMIT = 256 * 1024 * 1024  # bytes after unpacking: three million rows
+MOST_LINES = 10_000_000  # a file of nothing but line ends has one in each byte, and each costs as much as a row's
 _MAGIC = b"\x1f\x8b"
 
 
@@ -78,6 +77,8 @@ def _decoded(path: "str | os.PathLike[str]", file: "IO[bytes] | gzip.GzipFile") 
             raise NotUnderstood(
                 f"{path} has more than {LIMIT // 2**20} MiB, reached at line {number}: cut the trace to fewer jobs"
             )
+        if number > MOST_LINES:
+            raise NotUnderstood(f"{path} has more than {MOST_LINES:,} lines: cut the trace to fewer jobs")
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -114,6 +114,11 @@ NEEDS: dict[Remedy, str] = {
 LONE = ("disk", NODE)
 
 
+def many(count: int, what: str) -> str:
+    """How many of them there are, in words that agree: `1 job`, `2,000 jobs`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def tries(count: int) -> str:
     """How many attempts."""
     return "1 try" if count == 1 else f"{count:,} tries"

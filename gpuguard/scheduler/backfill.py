@@ -165,11 +165,13 @@ class Bookings:
 
     def _beside(self, ask: Ask, nodes: Ints) -> Ints:
         """From when on nodes with reservations give so much beside all that is reserved there."""
+        if ask.alone:
+            return np.full(len(nodes), NEVER, dtype=np.int64)
         amounts = [
             amount + self.taken[row, nodes] if amount and self._cluster.constrains[row - 1] else 0
             for row, amount in enumerate(ask.amounts, 1)
         ]
-        return self._cluster.ready(nodes, _whole(ask) + self.taken[0, nodes], amounts)
+        return self._cluster.ready(nodes, _whole(ask) + self.taken[0, nodes], amounts, ask.spares)
 
     def _times(self, ask: Ask) -> _Times:
         bare = self._bare_of(ask)
@@ -179,23 +181,22 @@ class Bookings:
             nodes = self._array
             late = self._beside(ask, nodes)
             beside = bare.copy()
-            beside[nodes] = NEVER if ask.alone else np.maximum(late, bare[nodes])
+            beside[nodes] = np.maximum(late, bare[nodes])
             after = bare.copy()
             after[nodes] = np.maximum(self.end[nodes], bare[nodes])
         return _Times(bare, beside, after)
 
     def _ready(self, ask: Ask) -> Ints:
         cluster = self._cluster
-        able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable
+        able = cluster.able(ask)
         if ask.card_memory:
             able &= cluster.card_memory >= ask.card_memory
-        bare = cluster.ready(None, _whole(ask), ask.amounts)
+        bare = cluster.ready(None, _whole(ask), ask.amounts, ask.spares)
         # Alone it waits for the last who is there, and so does everybody where one is alone.
         if ask.alone:
-            bare = np.maximum(bare, cluster.last)
-            able &= cluster.holds == 0
+            bare = np.maximum(bare, cluster.empty)
         else:
-            bare = np.where(cluster.sole, np.maximum(bare, cluster.last), bare)
+            bare = np.where(cluster.sole, np.maximum(bare, cluster.empty), bare)
         bare[~able] = NEVER
         return bare
 

@@ -5,7 +5,8 @@ Here all of that is built anew from the nodes that joined, the jobs that run, wa
 difference is ever right; whoever finds one stops, and reports it with the event log.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,8 +18,12 @@ from gpuguard.scheduler.queue import OVERDUE, line_of
 from gpuguard.scheduler.request import WHOLE
 from gpuguard.scheduler.state import State
 
-ARRAYS = ("count", "milli", "partial", "vacant", "sharing", "spare", "usable", "busy", "sole", "holds", "last", "penalty")
+ARRAYS = (
+    "count", "milli", "partial", "vacant", "sharing", "spare", "usable", "busy", "sole", "holds", "last", "empty",
+    "penalty",
+)  # fmt: skip
 MASKS = ("good", "held", "used", "free")
+Name = TypeVar("Name")
 CLOSE = 1e-6
 """Watts: sums of the same numbers in another order."""
 
@@ -28,17 +33,19 @@ def check(state: State) -> tuple[str, ...]:
 
     Shape   costs as much as building the cluster anew, so it is asked now and then
     """
-    return tuple(
-        [
-            *_jobs(state), *_lines(state), *_nodes(state), *_tenants(state), *_cards(state), *_amounts(state),
-            *_arrays(state), *_accounts(state), *_sums(state), *_ends(state), *_holds(state), *_plan(state),
-        ]
+    return (
+        *_jobs(state), *_lines(state), *_nodes(state), *_tenants(state), *_cards(state), *_amounts(state),
+        *_arrays(state), *_accounts(state), *_sums(state), *_ends(state), *_holds(state), *_plan(state),
     )  # fmt: skip
 
 
 def _jobs(state: State) -> Iterator[str]:
     """Each job that is not over is in one place and has a record."""
-    places = {"queue": state.queue.entries, "waiting": state.waiting, "running": state.running}
+    places: dict[str, Collection[str]] = {
+        "queue": state.queue.entries,
+        "waiting": state.waiting,
+        "running": state.running,
+    }
     seen: dict[str, str] = {}
     for name, jobs in places.items():
         for job in jobs:
@@ -141,7 +148,7 @@ def _cards(state: State) -> Iterator[str]:
                     yield f"job {job} holds GPUs of {name} that another job holds too"
                 whole |= place.mask
                 continue
-            if place.mask and state.running[job].job.tier == "training":
+            if place.mask and job in state.running and state.running[job].job.tier == "training":
                 yield f"job {job} is training and shares a GPU of {name}"
             for card in _bits(place.mask):
                 milli[card] = milli.get(card, 0) + place.milli
@@ -151,7 +158,7 @@ def _cards(state: State) -> Iterator[str]:
                 yield f"GPU {card} of {name} is held {held}/1000 in shares{' and whole' if whole >> card & 1 else ''}"
             if memory[card] > cluster.cards[node]:
                 yield f"GPU {card} of {name} has {cluster.cards[node]} MiB, and {memory[card]} are given"
-        alone = [job for job in tenants if state.running[job].job.exclusive]
+        alone = [job for job in tenants if job in state.running and state.running[job].job.exclusive]
         if alone and len(tenants) > 1:
             yield f"job {alone[0]} is to be alone on {name}, and {len(tenants) - 1} others are there"
 
@@ -173,7 +180,7 @@ def _anew(state: State) -> Cluster:
             fresh.take(run.job.id, place, run.end)
     for held in state.holes.values():
         for place in held.places:
-            fresh.hold(place)
+            fresh.hold(place, held.end)
     for life in state.lives.values():
         if life.node in fresh.index:
             fresh.judge(fresh.index[life.node], usable(life), bad_gpus(life))
@@ -313,30 +320,32 @@ def _plan(state: State) -> Iterator[str]:
                 amounts = [left - amount for left, amount in zip(amounts, asked, strict=True)]
             alone = any(row[4] for row in there) and len(there) + stay > 1
             if not cluster.usable[node] or free < 0 or min(amounts) < 0 or alone:
-                yield f"job {job} has a reservation on {cluster.names[node]} at {start}, and there is no room then"
+                left = f"{free} GPUs and {amounts} would be left, {stay} are still there"
+                yield f"job {job} has a reservation on {cluster.names[node]} at {start}, and there is no room: {left}"
 
 
 def _free_at(cluster: Cluster, node: int, at: int) -> tuple[int, list[int], int]:
-    """GPUs wholly free then, what is free beside, and how many are still there."""
+    """GPUs wholly free then, what is free beside, and how many are still there or have not come yet."""
     stay = [tenant.place for tenant in cluster.tenants[node].values() if tenant.end > at]
-    mask = cluster.good[node] & ~cluster.held[node]
+    stay += [place for place, end in cluster.kept[node] if end > at]
+    mask = cluster.good[node]
     for place in stay:
         mask &= ~place.mask
     held = [int(cluster.spare[row, node]) for row in range(len(RESOURCES))]
-    gone: Iterable[Place] = (tenant.place for tenant in cluster.tenants[node].values() if tenant.end <= at)
-    for place in gone:
+    gone: list[Place] = [tenant.place for tenant in cluster.tenants[node].values() if tenant.end <= at]
+    for place in gone + [place for place, end in cluster.kept[node] if end <= at]:
         held = [left + amount for left, amount in zip(held, place.amounts, strict=True)]
     left = [value if cluster.constrains[row] else NEVER for row, value in enumerate(held)]
     return mask.bit_count(), left, len(stay)
 
 
-def _differ(what: str, kept: Mapping[object, object], wanted: Mapping[object, object]) -> Iterator[str]:
+def _differ(what: str, kept: Mapping[Name, object], wanted: Mapping[Name, object]) -> Iterator[str]:
     for key in dict.fromkeys([*kept, *wanted]):
         if kept.get(key) != wanted.get(key):
             yield f"{what}: {key} is {kept.get(key)}, and should be {wanted.get(key)}"
 
 
-def _nonzero(counts: Mapping[object, int]) -> dict[object, int]:
+def _nonzero(counts: Mapping[Name, int]) -> dict[Name, int]:
     return {key: count for key, count in counts.items() if count}
 
 

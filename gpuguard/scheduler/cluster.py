@@ -63,6 +63,8 @@ class Ask(NamedTuple):
     alone: bool
     spares: int
     """Thousandths of a core that must stay free for each free GPU."""
+    stays: bool = False
+    """It is on one node for long, and stays out of racks that are turned over."""
 
 
 def _bound(amount: float | None, factor: int = 1) -> int:
@@ -99,11 +101,13 @@ class Cluster:
         """How many parts of GPUs are held on each node."""
         self._rows: dict[int, npt.NDArray[np.int32]] = {}
         self.busy: Ints = np.zeros(size, dtype=np.int64)
-        # Nodes that are one job's alone, or kept for one; how many holds are on each.
+        # Nodes that are one job's alone, or kept for one; the holds on each, and how many.
         self.sole: Flags = np.zeros(size, dtype=np.bool_)
-        self._kept_sole = [0] * size
+        self.kept: list[list[tuple[Place, int]]] = [[] for _ in self.nodes]
         self.holds: Ints = np.zeros(size, dtype=np.int64)
+        # When all have left: as far as anybody knows when he leaves, and in truth.
         self.last: Ints = np.zeros(size, dtype=np.int64)
+        self.empty: Ints = np.zeros(size, dtype=np.int64)
         self.penalty: npt.NDArray[np.int32] = np.zeros((size, self.most + 1), dtype=np.int32)
         # The releases of each node in order: what is free after each, the first column being now.
         self._wide = ROWS
@@ -111,6 +115,9 @@ class Cluster:
         self.frees: Ints
         self._make_rows()
         self._fitting: dict[tuple[tuple[str, ...], str], Flags] = {}
+        # Nodes of racks that are turned over, which those that stay long keep out of.
+        self.turned: Flags = np.zeros(size, dtype=np.bool_)
+        self._outside: dict[Ask, Flags] = {}
         for place in range(size):
             self._count(place)
             self._row(place)
@@ -171,9 +178,30 @@ class Cluster:
             self._fitting[key] = flags
         return flags
 
+    def able(self, ask: Ask) -> Flags:
+        """The nodes that are up and that it may use, whatever is free there."""
+        if not ask.stays:
+            return self.eligible(ask.kinds, ask.pool) & self.usable
+        flags = self._outside.get(ask)
+        if flags is None:
+            flags = self.eligible(ask.kinds, ask.pool) & self.usable
+            outside = flags & ~self.turned
+            could = outside & (self.size >= max(ask.gpus, 1)) & (self.card_memory >= ask.card_memory)
+            for row, amount in enumerate(ask.amounts):
+                could &= self.total[row] >= amount
+            if could.any():
+                flags = outside
+            self._outside[ask] = flags
+        return flags.copy()
+
+    def turn(self, nodes: Flags) -> None:
+        """These are the nodes of the racks that are turned over."""
+        self.turned = nodes
+        self._outside.clear()
+
     def fits(self, ask: Ask) -> Flags:
         """The nodes that can give this now."""
-        flags = self.eligible(ask.kinds, ask.pool) & self.usable & ~self.sole
+        flags = self.able(ask) & ~self.sole
         if ask.gpus:
             flags &= self.count >= ask.gpus
         elif ask.milli:
@@ -237,7 +265,7 @@ class Cluster:
                     frees[card] = frees.get(card, self.cards[node]) - card_memory
         self.tenants[node][job] = Tenant(job, place, end)
         self.busy[node] += 1
-        self.sole[node] = alone or self._kept_sole[node] > 0
+        self.sole[node] = self._is_sole(node)
         self._charge(node, amounts, -1)
         self._count(node)
         self._row(node)
@@ -257,7 +285,7 @@ class Cluster:
                 if card_memory:
                     self.card_free[node][card] += card_memory
         self.busy[node] -= 1
-        self.sole[node] = self._kept_sole[node] > 0
+        self.sole[node] = self._is_sole(node)
         self._charge(node, amounts, 1)
         self._count(node)
         self._row(node)
@@ -268,13 +296,16 @@ class Cluster:
         self.tenants[node][job] = self.tenants[node][job]._replace(end=end)
         self._row(node)
 
-    def hold(self, place: Place) -> None:
-        """These GPUs and amounts go to nobody but whom they are held for, also once those who have them leave."""
+    def hold(self, place: Place, end: int = NEVER) -> None:
+        """These GPUs and amounts go to nobody but whom they are held for, also once those who have them leave.
+
+        Shape   end: when whoever they are held for has left again, at the latest
+        """
         node = place.node
         self.held[node] |= place.mask
         self.holds[node] += 1
-        self._kept_sole[node] += place.alone
-        self.sole[node] |= place.alone
+        self.kept[node].append((place, end))
+        self.sole[node] = self._is_sole(node)
         self._charge(node, place.amounts, -1)
         self._count(node)
         self._row(node)
@@ -284,9 +315,8 @@ class Cluster:
         node = place.node
         self.held[node] &= ~place.mask
         self.holds[node] -= 1
-        self._kept_sole[node] -= place.alone
-        tenants = self.tenants[node].values()
-        self.sole[node] = self._kept_sole[node] > 0 or any(tenant.place.alone for tenant in tenants)
+        self.kept[node].remove(next(one for one in self.kept[node] if one[0] == place))
+        self.sole[node] = self._is_sole(node)
         self._charge(node, place.amounts, 1)
         self._count(node)
         self._row(node)
@@ -308,9 +338,15 @@ class Cluster:
             return False
         self.usable[node] = usable
         self.good[node] = good
+        self._outside.clear()
         self._count(node)
         self._row(node)
         return True
+
+    def _is_sole(self, node: int) -> bool:
+        return any(place.alone for place, _ in self.kept[node]) or any(
+            tenant.place.alone for tenant in self.tenants[node].values()
+        )
 
     def _charge(self, node: int, amounts: Amounts, sign: int) -> None:
         for row, amount in enumerate(amounts):
@@ -365,10 +401,18 @@ class Cluster:
                     gains[row] += amount
         for end in shared.values():
             ends[end][0] += 1
+        for place, until in self.kept[node]:
+            # Not before those have left who are still on these GPUs.
+            end = max([until, *(tenant.end for tenant in tenants.values() if tenant.place.mask & place.mask)])
+            gains = ends.setdefault(end, [0] * (1 + len(RESOURCES)))
+            gains[0] += (place.mask & self.good[node]).bit_count()
+            for row, amount in enumerate(place.amounts, 1):
+                gains[row] += amount
         wide = len(ends) + 1
         if wide > self._wide:
             self._widen(wide)
         at = sorted(ends)
+        self.empty[node] = at[-1] if at else 0
         self.last[node] = next((end for end in reversed(at) if end < NEVER), 0)
         line = self.ends[node]
         line[1:wide] = at
@@ -404,16 +448,21 @@ class Cluster:
 
     # -- what will be free --------------------------------------------------------------------------------------------
 
-    def ready(self, nodes: Ints | None, gpus: Ints | int, amounts: Sequence[Ints | int]) -> Ints:
+    def ready(self, nodes: Ints | None, gpus: Ints | int, amounts: Sequence[Ints | int], spares: int = 0) -> Ints:
         """From when on each of these nodes (all without) gives so much, if nobody else comes: 0 now, NEVER.
 
-        Amounts may be one number for all or an array by node.
+        Amounts may be one number for all or an array by node. `spares`: so many thousandths of a core stay with each
+        free GPU
         """
         ends = self.ends if nodes is None else self.ends[nodes]
         enough: Flags = self._frees(0, nodes) >= _column(gpus)
         for row, amount in enumerate(amounts):
             if self.constrains[row] and (not isinstance(amount, int) or amount):
                 enough &= self._frees(row + 1, nodes) >= _column(amount)
+        if spares and self.constrains[0]:
+            enough &= self._frees(1, nodes) - self._frees(0, nodes) * spares >= _column(amounts[0])
+            # GPUs that come free want cores again, so it has to be so from then on.
+            enough = np.logical_and.accumulate(enough[:, ::-1], axis=1)[:, ::-1]
         first = enough.argmax(axis=1)
         lines = np.arange(len(first))
         found: Ints = ends[lines, first]

@@ -17,7 +17,7 @@ from gpuguard.scheduler.events import AnyEvent
 from gpuguard.scheduler.nodes import tick
 from gpuguard.scheduler.placement import Failed, Placed
 from gpuguard.scheduler.plan import Alert, AnyDecision, Plan, Reservation, Start
-from gpuguard.scheduler.queue import UNBOUNDED, Entry
+from gpuguard.scheduler.queue import OVERDUE, UNBOUNDED, Entry
 from gpuguard.scheduler.ranks import high_allowed
 from gpuguard.scheduler.request import WHOLE, Level
 from gpuguard.scheduler.room import Room
@@ -133,9 +133,12 @@ class _Pass:
         state = self._state
         state.stale = False
         self._planned = True
+        self._turn()
         state.bookings.clear()
         state.dead.clear()
+        state.apart.clear()
         state.rules.clear()
+        state.closed.clear()
         state.reserved = []
         state.denied = ("", "")
         state.looks = NEVER
@@ -172,6 +175,13 @@ class _Pass:
         for job in started:
             state.queue.remove(job)
         self._hold_back()
+
+    def _turn(self) -> None:
+        """As many racks are turned over as it takes by now; no more than before while the head has its plan there."""
+        state = self._state
+        head = state.queue.entries.get(state.head)
+        stays = head is not None and head.shape.terms.chunks[0].ask.stays
+        state.turnover.turn(state.cluster, not stays)
 
     def _hold_back(self) -> None:
         """Those who may not run beside one that just started wait for it."""
@@ -231,10 +241,12 @@ class _Pass:
         dead = state.dead.get(entry.shape, UNBOUNDED)
         has_left = self._has_reservation_left()
         if entry.step >= dead:
-            if entry.smaller and entry.restarts and self._less(entry):
+            if entry.takes_less and self._less(entry):
                 return True
             if has_left:
                 self._reserve(entry)
+            return False
+        if entry.step >= state.apart.get(entry.shape, UNBOUNDED) and self._gathers(entry):
             return False
         level = self._level(entry)
         barred = self._barred(entry)
@@ -247,28 +259,47 @@ class _Pass:
                 return True
             else:
                 return False
-        if entry.smaller and entry.restarts and not barred and self._less(entry):
+        if entry.takes_less and not barred and self._less(entry):
             return True
         state.rules[entry.shape] = found.rule
+        if entry.key[0] == OVERDUE and found.rule in _LIMITS:
+            # Else those who ask less would use up for ever what this one waits for.
+            state.closed.setdefault(self._limit(entry, found.rule), entry.job.id)
         if found.rule not in _OWN:
             state.dead[entry.shape] = 0 if found.rule == "room" else entry.step
         if found.until is not None:
+            state.apart[entry.shape] = entry.step
             state.looks = min(state.looks, found.until)
         if barred or found.rule == "power":
             return False
         if not self._asked and Room.could(state, entry, level):
             self._asked = True
-            state.denied = (entry.job.id, Room(state, entry, level).make(self._decisions))
+            room = Room(state, entry, level)
+            state.denied = (entry.job.id, room.make(self._decisions))
             if entry.job.id in state.holes:
                 return False
+            if (again := room.again()) is not None:
+                state.looks = min(state.looks, max(again, self._now + MINUTE))
         if has_left:
             self._reserve(entry)
         return False
 
+    def _gathers(self, entry: Entry) -> bool:
+        """The job waits for its room as those of its shape before it do, for none has come together since."""
+        state = self._state
+        if not state.placement.gathers(entry, self._now):
+            return False
+        if entry.could_since is None:
+            entry.could_since = self._now
+        state.looks = min(state.looks, entry.could_since + state.placement.wait(entry))
+        if self._has_reservation_left():
+            self._reserve(entry)
+        return True
+
     def _is_own_case(self, entry: Entry) -> bool:
         """That it does not start says nothing of the next of its line: it waits for others, or takes less than it."""
         state, job = self._state, entry.job.id
-        return job in state.holes or state.dependencies.held(job) or (entry.restarts > 0 and bool(entry.smaller))
+        return job in state.holes or state.dependencies.held(job) or entry.takes_less
 
     def _use(self, entry: Entry) -> bool:
         """The job starts where room was made for it, once that is empty."""
@@ -311,13 +342,20 @@ class _Pass:
 
     def _barred(self, entry: Entry) -> str:
         """What stands against a start apart from room."""
-        state = self._state
+        state, job = self._state, entry.job.id
+        for rule in _LIMITS if state.closed else ():
+            if state.closed.get(self._limit(entry, rule), job) != job:
+                return rule
         if entry.shape.terms.limit:
             cap = state.settings.queues[entry.job.queue].gpus
             held = state.by_queue.get(entry.job.queue, 0)
             if cap is not None and held + entry.gpus * entry.job.gpu_milli > cap * WHOLE:
                 return "queue_limit"
         return ""
+
+    def _limit(self, entry: Entry, rule: str) -> tuple[str, str]:
+        """What the rule limits: the job's queue, or its pool."""
+        return rule, entry.job.queue if rule == "queue_limit" else entry.shape.terms.chunks[0].ask.pool
 
     def _has_power(self, entry: Entry, found: Placed) -> bool:
         """The pool's budget of watts, which all end as heat, allows it."""
@@ -356,18 +394,17 @@ class _Pass:
     def _booking(self, entry: Entry, least: int) -> Booking | None:
         state = self._state
         terms, bookings, cluster = entry.shape.terms, state.bookings, state.cluster
-        anywhere = bookings.earliest(terms.chunks, entry.span, least)
-        if entry.shape.nodes == 1 or anywhere is None or terms.within == "any" or not cluster.has_racks:
-            return anywhere
-        if not state.settings.topology:
-            return anywhere
+        apart = entry.shape.nodes == 1 or terms.within == "any" or not cluster.has_racks
+        if apart or not state.settings.topology:
+            return bookings.earliest(terms.chunks, entry.span, least)
         table = cluster.by_rack if terms.within == "rack" else cluster.by_pod
         near = bookings.earliest(terms.chunks, entry.span, least, table)
-        if terms.required:
+        if terms.required or (near is not None and state.placement.gathers(entry, self._now)):
             return near
-        if near is None:
+        anywhere = bookings.earliest(terms.chunks, entry.span, least)
+        if near is None or anywhere is None:
             return anywhere
-        return near if near.start <= anywhere.start + state.placement.wait(entry) else anywhere
+        return near if near.start <= anywhere.start else anywhere
 
     def measure(self) -> None:
         """What lasts from here on, and a word where too many have waited for long."""
@@ -406,6 +443,9 @@ class _Pass:
             )
         return state.planned
 
+
+_LIMITS = ("queue_limit", "power")
+"""Limits of a queue and of a pool. Who has waited beyond patience for one closes it to others until he starts."""
 
 _OWN = frozenset({"network", "queue_limit", "power"})
 """Rules that stop one job and say nothing of the next of its shape."""

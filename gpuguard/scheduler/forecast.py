@@ -129,7 +129,8 @@ class _Plan:
             near = self._time.plan(
                 terms.chunks, span, least, cluster.by_rack if terms.within == "rack" else cluster.by_pod
             )
-            if terms.required or (near is not None and near.start <= found.start + state.placement.wait(entry)):
+            gathers = state.placement.gathers(entry, state.now)
+            if terms.required or (near is not None and (gathers or near.start <= found.start)):
                 found = near
         if found is None:
             return None

@@ -160,6 +160,11 @@ class Placement:
                 return Failed("network", since + wait)
         return self._apart(main, rest, flags, also, until)
 
+    def gathers(self, entry: Entry, now: int) -> bool:
+        """The job still waits for a nearer place than it could have: that is what is planned for it."""
+        since = now if entry.could_since is None else entry.could_since
+        return now < since + self.wait(entry)
+
     def wait(self, entry: Entry) -> int:
         """How long the job waits for a nearer place than it could have, in seconds."""
         ask = entry.shape.terms.chunks[0].ask
@@ -208,6 +213,10 @@ class Placement:
         candidates = np.nonzero(able)[0]
         if not len(candidates):
             return None
+        if name == "rack" and self._cluster.turned.any():
+            # First where nodes come free often, so that those who stay long have the others.
+            turned = np.bincount(rooms[self._cluster.turned], minlength=count) > 0
+            spare = spare + np.where(turned, 0, len(self._cluster.nodes))
         room = int(candidates[int(spare[candidates].argmin())])
         return self._inside(rooms == room, main, rest, flags, also, name, until)
 

@@ -11,9 +11,9 @@ from heapq import heapify, heappop, heappush
 from math import log2
 from typing import NamedTuple
 
-from gpuguard.scheduler.cluster import Ask
+from gpuguard.scheduler.cluster import NEVER, Ask
 from gpuguard.scheduler.request import Job, Level
-from gpuguard.scheduler.settings import HOUR, MINUTE, Settings
+from gpuguard.scheduler.settings import HOUR, MINUTE, Order, Settings
 from gpuguard.scheduler.usage import Holder
 
 Key = tuple[int, float, int, str]
@@ -70,6 +70,7 @@ class Entry:
         "job",
         "key",
         "length",
+        "ran",
         "rank",
         "restarts",
         "resume",
@@ -96,12 +97,18 @@ class Entry:
         self.key: Key = (0, 0.0, submitted, job.id)
         self.could_since: int | None = None
         self.restarts = 0
+        self.ran = False
         self.resume = False
+
+    @property
+    def takes_less(self) -> bool:
+        """It ran before, and may start again on fewer GPUs."""
+        return self.ran and bool(self.smaller)
 
 
 def line_of(entry: Entry) -> tuple[Shape, int]:
     """The line in which the job stands: those of one shape and step; who takes less than it asked stands apart."""
-    return entry.shape, ~entry.step if entry.restarts and entry.smaller else entry.step
+    return entry.shape, ~entry.step if entry.takes_less else entry.step
 
 
 def stepped(length: int) -> tuple[int, int]:
@@ -109,8 +116,16 @@ def stepped(length: int) -> tuple[int, int]:
     if length <= MINUTE:
         return 0, MINUTE
     step = -int(-STEPS * log2(length / MINUTE) // 1)
+    if length >= UNBOUNDED:
+        # Nobody is planned behind it, however late.
+        return step, NEVER
     span = int(MINUTE * 2 ** (step / STEPS)) + 1
     return step, max(span, length)
+
+
+def earlier(order: Order, entry: Entry) -> float:
+    """Hours by which a job counts as submitted earlier for its GPUs, and for the nodes that it needs at one time."""
+    return order.size * log2(max(entry.gpus, 1)) + (order.several if entry.shape.nodes > 1 else 0.0)
 
 
 class Queue:
@@ -140,7 +155,7 @@ class Queue:
     def _stand(self, entry: Entry) -> None:
         """Where the job stands apart from its owner's fair share: its class, and when it counts as submitted."""
         order, job = self._settings.order, entry.job
-        size = order.size * log2(max(entry.gpus, 1))
+        size = earlier(order, entry)
         length = order.length * log2(1.0 + entry.length / SHORT)
         moved = length - size
         moved = max(-order.most, min(order.most, moved))

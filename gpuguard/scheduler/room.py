@@ -15,6 +15,7 @@ from gpuguard.scheduler.preemption import Candidate, Choice, Need, choose
 from gpuguard.scheduler.queue import Entry
 from gpuguard.scheduler.ranks import may_preempt, rank
 from gpuguard.scheduler.request import WHOLE, Level
+from gpuguard.scheduler.settings import HOUR
 from gpuguard.scheduler.state import Held, Running, State
 
 
@@ -62,6 +63,17 @@ class Room:
         self._enact(found, decisions)
         return ""
 
+    def again(self) -> int | None:
+        """When somebody may go who may not yet, though nothing else happens until then."""
+        state = self._state
+        rules = state.settings.preemption
+        at = [when + HOUR for when, _ in state.budget.spent]
+        for run in state.running.values():
+            if run.rank > self.rank and run.signalled is None and run.job.may_be_preempted:
+                yielded = state.last_yield.get(run.job.id)
+                at += [run.started + rules.least_run, 0 if yielded is None else yielded[0] + rules.cooldown]
+        return min((when for when in at if when > state.now), default=None)
+
     def _candidates(self) -> list[Candidate]:
         state = self._state
         found = []
@@ -89,7 +101,7 @@ class Room:
         """The nodes it may use, by rack, by pod and all, nearest first."""
         state, cluster = self._state, self._state.cluster
         ask = self._chunks[0].ask
-        able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable
+        able = cluster.able(ask)
         # What is reserved for others is not taken for this one.
         able = able & ~state.bookings.booked
         nodes = np.nonzero(able)[0].tolist()
@@ -181,9 +193,9 @@ class Room:
             leaving += [name for name in self._gone if name in tenants and tenants[name].place.mask & place.mask]
         shares: tuple[Share, ...] = state.shares(found.placement)
         hole = opened(job, shares, leaving, state.now, rules)
+        held = state.holes[job] = Held(hole, found.placement, self._entry.span)
         for place in found.placement:
-            state.cluster.hold(place)
-        state.holes[job] = Held(hole, found.placement)
+            state.cluster.hold(place, held.end)
         decisions.extend(
             Preempt(rule="room", job=name, preemptor=job, grace=rules.grace, why=found.why, cause=job)
             for name in found.victims

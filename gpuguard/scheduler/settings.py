@@ -49,19 +49,21 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     placement: Literal["pack", "spread"] = "pack"
     terms: tuple[str, ...] = ()
     watts: float | None = None
-    wait: int = 0
+    wait: int = DAY
     spans: bool = True
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Weights of the order, in hours of age: a job's virtual time is its submit time with these added and taken away.
 
-    Shape   size: earlier by so much for each doubling of the GPUs. length: later for each doubling of (the walltime
+    Shape   size: earlier by so much for each doubling of the GPUs. several: earlier by so much where it takes several
+            nodes, which come together late. length: later for each doubling of (the walltime
             plus 2 h). most: no job is moved further than this, which bounds how often one is overtaken. share: how
             much later the user who had most is. patience: seconds after which a job goes first, whatever its key
     """
 
     size: float = 18.0
+    several: float = 48.0
     length: float = 18.0
     most: float = 168.0
     share: float = 24.0
@@ -69,6 +71,20 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     patience: int = 14 * DAY
     half_life: int = 7 * DAY
     refresh: int = 5 * MINUTE
+
+
+class Turning(msgspec.Struct, frozen=True, kw_only=True):
+    """Racks that jobs of one node stay out of which may run longer than `length`.
+
+    Shape   share: so many times the part that jobs over several nodes have of the GPU time; 0: none. most: no more than
+            this part of the racks. expected: that part before anything is known. half_life: of what is known
+    """
+
+    share: float = 2.0
+    most: float = 1 / 6
+    length: int = 2 * DAY
+    expected: float = 0.1
+    half_life: int = 7 * DAY
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,9 +137,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     queues: Mapping[str, Queue] = msgspec.field(default_factory=_queues)
     tiers: Mapping[Tier, TierRule] = msgspec.field(default_factory=_tiers)
     pools: Mapping[str, Pool] = msgspec.field(
-        default_factory=lambda: {"training": Pool(), "interactive": Pool(placement="spread")}
+        default_factory=lambda: {"training": Pool(), "interactive": Pool(placement="spread", wait=0)}
     )
     order: Order = Order()
+    turning: Turning = Turning()
     preemption: Preemption = Preemption()
     care: Care = Care()
     shares: Mapping[str, float] = {}

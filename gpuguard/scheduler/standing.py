@@ -9,7 +9,7 @@ from math import log2
 
 import msgspec
 
-from gpuguard.scheduler.queue import OVERDUE, SHORT, Entry, Key
+from gpuguard.scheduler.queue import OVERDUE, SHORT, Entry, Key, earlier
 from gpuguard.scheduler.ranks import high_allowed
 from gpuguard.scheduler.settings import HOUR
 from gpuguard.scheduler.state import State
@@ -20,8 +20,9 @@ PARTS = ("size", "walltime", "bound", "share", "tier", "qos", "queue")
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One job of the queue.
 
-    Shape   place: 1 is first. band: overdue, or its level, and whether its tier goes first; nobody of a later band goes
-            before one of an earlier. bound: what was taken back of size and walltime, since no job is moved further
+    Shape   place: 1 is first. size: of its GPUs, and of several nodes. band: overdue, or its level, and whether its
+            tier goes first; nobody of a later band goes before one of an earlier. bound: what was taken back of size
+            and walltime, since no job is moved further
     Units   seconds; size to queue in hours: below 0 is earlier. counts_from: the instant from which it counts as
             waiting
     """
@@ -113,7 +114,7 @@ def _row(state: State, entry: Entry, place: int) -> Row:
     order, band = settings.order, entry.key[0]
     size = walltime = bound = share = tier = qos = queue = 0.0
     if settings.key != "fifo" and band != OVERDUE:
-        size = 0.0 - order.size * log2(max(entry.gpus, 1))
+        size = 0.0 - earlier(order, entry)
         walltime = order.length * log2(1.0 + entry.length / SHORT)
         bound = max(-order.most, min(order.most, size + walltime)) - (size + walltime)
         tier = settings.tiers[job.tier].delay

@@ -29,6 +29,7 @@ from gpuguard.scheduler.ranks import rank
 from gpuguard.scheduler.record import Record
 from gpuguard.scheduler.request import WHOLE, Job, Level
 from gpuguard.scheduler.settings import Settings
+from gpuguard.scheduler.turnover import NO_TURNING, Turnover
 
 OUTCOMES = 200_000
 """Ends of so many jobs are remembered, for those that name them as parents later."""
@@ -65,13 +66,14 @@ class Running:
 
 
 class Held:
-    """Room kept for a job while others leave."""
+    """Room kept for a job while others leave. `end`: when the job has left it again, at the latest."""
 
-    __slots__ = ("hole", "places")
+    __slots__ = ("end", "hole", "places")
 
-    def __init__(self, hole: Hole, places: tuple[Place, ...]) -> None:
+    def __init__(self, hole: Hole, places: tuple[Place, ...], span: int) -> None:
         self.hole = hole
         self.places = places
+        self.end = min(hole.until + span, NEVER)
 
 
 class State:
@@ -90,6 +92,7 @@ class State:
         self.standing: Standing | None = None
         self.ranked = 0
         self.queue = Queue(self.settings)
+        self.turnover = Turnover(self.settings.turning if self.settings.topology else NO_TURNING)
         self.waiting: dict[str, Entry] = {}
         self.running: dict[str, Running] = {}
         self.outcomes: dict[str, bool] = {}
@@ -102,7 +105,9 @@ class State:
         self.reserved: list[tuple[Key, str, Booking]] = []
         self.planned: tuple[Reservation, ...] = ()
         self.dead: dict[Shape, int] = {}
+        self.apart: dict[Shape, int] = {}
         self.rules: dict[Shape, str] = {}
+        self.closed: dict[tuple[str, str], str] = {}
         self.stale = True
         self.head = ""
         self.looks: int = NEVER
@@ -134,7 +139,7 @@ class State:
         for held in self.holes.values():
             held.places = tuple(place._replace(node=index[names[place.node]]) for place in held.places)
             for place in held.places:
-                self.cluster.hold(place)
+                self.cluster.hold(place, held.end)
         for life in self.lives.values():
             self.judge(life)
         # The nodes may draw other watts than before.
@@ -154,6 +159,7 @@ class State:
         )  # fmt: skip
         machines = [Kind(count=count, **dict(zip(fields, kind, strict=True))) for kind, count in kinds.items()]  # type: ignore[arg-type] # a row of a node's own fields
         self.admission = Admission(self.settings, machines)
+        self._lay_anew()
         self._renew()
         for entry in (
             *self.waiting.values(),
@@ -162,9 +168,30 @@ class State:
         ):
             self.placement.observe(entry.shape.terms.chunks[0].ask)
 
+    def _lay_anew(self) -> None:
+        """Those who wait lie as they fit the nodes that there are now; who fits none keeps hoping for the old ones."""
+        known: dict[tuple[Shape, tuple[Part, ...]], Shape] = {}
+        for entry in [*self.waiting.values(), *self.queue.entries.values()]:
+            asked = self.admission.capacity.fitting(entry.job)
+            if asked is None:
+                continue
+            shape = known.get((entry.shape, asked))
+            if shape is None:
+                shape = known[entry.shape, asked] = self._shape(entry.job, asked)
+            smaller = self._smaller(entry.job) if entry.smaller or entry.job.least_gpus is not None else ()
+            if shape is entry.shape and smaller == entry.smaller:
+                continue
+            queued = entry.job.id in self.queue
+            if queued:
+                self.queue.remove(entry.job.id)
+            entry.shape, entry.smaller = shape, smaller
+            if queued:
+                self.queue.add(entry, self.factor(entry), self.now)
+
     def _renew(self) -> None:
         self.bookings = Bookings(self.cluster)
         self.placement = Placement(self.cluster, self.bookings, self.settings)
+        self.turnover.settle(self.cluster, self.now)
         self.stale = True
 
     def live(self, life: NodeLife) -> None:
@@ -226,13 +253,15 @@ class State:
         pool = job.pool or site.tiers[job.tier].pool
         # Work for CPUs leaves the cores that free GPUs need; preparing data may take them, for GPUs wait for it.
         spares = round(site.cores_per_gpu * 1000) if not job.gpus and not job.prepares else 0
+        longest = min(job.walltime or UNBOUNDED, site.tiers[job.tier].session or UNBOUNDED)
+        stays = job.gpus > 0 and sum(part.nodes for part in asked) == 1 and longest > site.turning.length
         chunks = tuple(
             Chunk(
                 part.nodes,
                 Ask(
                     0 if job.shares else part.gpus, part.milli if job.shares else 0,
                     (part.cpus, part.memory, part.memory_bandwidth, part.network_bandwidth), job.gpu_memory or 0,
-                    job.gpu_types, pool, job.exclusive, spares,
+                    job.gpu_types, pool, job.exclusive, spares, stays,
                 ),
             )
             for part in asked
@@ -302,11 +331,16 @@ class State:
         run = self.running.pop(job)
         for place in run.places:
             self.cluster.give(job, place.node)
+        gathered = self._wants_rack(run.entry.shape)
+        self.turnover.ended(self.cluster, run.places, gathered, self.now - run.started, self.now)
         self.share.stop(run.entry.holder, run.price, self.now)
         self.records[job].ran(self.now, how, run.checkpointed)
         self._count(run, -1)
         self.stale = True
         return run
+
+    def _wants_rack(self, shape: Shape) -> bool:
+        return 1 < shape.nodes <= self.cluster.by_rack.shape[1] and shape.terms.within != "any"
 
     def _count(self, run: Running, sign: int) -> None:
         gpus = sign * run.gpus

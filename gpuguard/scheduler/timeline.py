@@ -97,7 +97,7 @@ class Timeline:
         bare = self._bare.get(ask)
         if bare is None:
             cluster = self._cluster
-            able: Flags = cluster.eligible(ask.kinds, ask.pool) & cluster.usable
+            able: Flags = cluster.able(ask)
             if ask.card_memory:
                 able = able & (cluster.card_memory >= ask.card_memory)
             bare = cluster.ready(None, 0, ask.amounts)

@@ -283,6 +283,7 @@ class Told:
             state.finish(job.id, outcome)
             self._changed(state.dependencies.ended(job.id, outcome == "completed"))
             return
+        entry.ran = True
         entry.restarts += how != "preempted"
         entry.resume = entry.resume or saved
         entry.could_since = None

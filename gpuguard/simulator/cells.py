@@ -8,8 +8,12 @@ import csv
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gpuguard.errors import ConfigInvalid
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 MOST_MISTAKES = 10
 """A file of another kind has one in every line; ten show what is wrong with it."""
@@ -55,7 +59,8 @@ def rows(
     """Number of its line, and the cells that are not empty by column, of each row; first (line 1) the header's.
 
     Shape   the header names the columns, in any order; columns that are not `known` are left out of the rows. Every row
-            has as many cells as the header. Blank lines are no rows
+            has as many cells as the header. Blank lines are no rows, nor are those of empty cells alone, which
+            spreadsheets leave
     Raises  ConfigInvalid at once when the header is wrong: nothing after it could be understood
     """
     table = csv.reader(lines, strict=True)
@@ -70,7 +75,7 @@ def rows(
             break  # what follows would be read as part of this cell
         if row is None:
             break
-        if not row:
+        if not any(cell.strip() for cell in row):
             continue
         if len(row) != len(header):
             mistakes.at(table.line_num, _odd_cell(row, header), _odd_length(row, header))
@@ -78,23 +83,50 @@ def rows(
         yield table.line_num, {name: text for at, name in wanted if (text := row[at].strip())}
 
 
-def _header(table: Iterator[list[str]], mistakes: Mistakes, required: Sequence[str]) -> list[str]:
+def _header(table: "Reader", mistakes: Mistakes, required: Sequence[str]) -> list[str]:
     try:
-        header = [name.strip() for name in next(table, [])]
+        header = next(([name.strip() for name in row] for row in table if any(map(str.strip, row))), [])
     except csv.Error as error:
         header = []
-        mistakes.at(1, "?", f"{error}; write the names of the columns, with commas between them")
+        mistakes.at(1, "1", _unreadable(error))
     mistakes.settle()
-    if not any(header):
+    line = table.line_num or 1
+    if not header:
         mistakes.at(1, required[0], f"the file has no header; its first line names the columns: {','.join(required)}")
+    elif (mark := _other_mark(header, required)) is not None:
+        mistakes.at(line, "1", f"the cells stand apart by {mark}; save the file with commas between them")
     else:
         for name in required:
             if name not in header:
-                mistakes.at(1, name, f"it is missing; add it to the header and to each row (there are {_list(header)})")
+                mistakes.at(line, name, _missing(name, header))
         for name in sorted({name for name in header if header.count(name) > 1}):
-            mistakes.at(1, name or "(no name)", "it stands more than once; keep one of them")
+            mistakes.at(line, name or "(no name)", "it stands more than once; keep one of them")
     mistakes.settle()
     return header
+
+
+def _unreadable(error: csv.Error) -> str:
+    if "new-line character" in str(error):
+        return "the lines end in a carriage return alone; save the file with line ends of Unix or Windows"
+    return f"{error}; write the names of the columns, with commas between them"
+
+
+def _other_mark(header: Sequence[str], required: Sequence[str]) -> str | None:
+    """What stands between the names where spreadsheets write no commas."""
+    if len(header) != 1:
+        return None
+    return next(
+        (called for mark, called in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars"))
+         if {name.strip().lower() for name in header[0].split(mark)} & set(required)),
+        None,
+    )  # fmt: skip
+
+
+def _missing(name: str, header: Sequence[str]) -> str:
+    for other in header:
+        if other.lower().replace(" ", "_") == name:
+            return f"it is written {shown(other)}; write it {name}"
+    return f"it is missing; add it to the header and to each row (there are {_list(header)})"
 
 
 def _odd_cell(row: Sequence[str], header: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from gpuguard.errors import InvariantBroken
+from gpuguard.scheduler.check import check
 from gpuguard.scheduler.cycle import cycle
 from gpuguard.scheduler.events import (
     AnyEvent,
@@ -81,7 +82,7 @@ class Life:
         self.generation = 0
         self.began = 0
         self.ends: int | None = None
-        self.forced: tuple[int, int, int] | None = None
+        self.forced: tuple[int, int, int, bool] | None = None
         self.obeys = True
         self.paces: dict[Loss, float] = {}
         self.slow: dict[Loss, float] = {}
@@ -126,8 +127,11 @@ class World(Protocol):
     def submit(self, at: int, traced: TraceJob) -> None:
         """One more job."""
 
-    def end(self, job: str, at: int, code: int, signal: int = 0) -> None:
-        """The job's run ends then and not when its work is done; unless it ends before."""
+    def end(self, job: str, at: int, code: int, signal: int = 0, *, proof: bool = True) -> None:
+        """The job's run ends then and not when its work is done; unless it ends before.
+
+        Shape   proof: where the code is 0, it also shows that it completed
+        """
 
     def pace(self, job: str, word: Loss, pace: float) -> None:
         """From now on and until its run ends the job is so fast for this cause; 0: it does nothing, nor does it end."""
@@ -194,6 +198,7 @@ class Engine:
         stopwatch: Callable[[], float] | None = None,
         saves: int | None = None,
         sampled: bool = True,
+        checked: int = 0,
     ) -> None:
         submits = [traced.submit_s for traced in jobs]
         self._start = min(submits, default=0) if start is None else start
@@ -215,6 +220,9 @@ class Engine:
         self._stopwatch = stopwatch
         self._saves = saves
         self._sampled = sampled
+        # After every so many passes the state is recounted from scratch; 0: never.
+        self._checked = checked
+        self._passes = 0
         self._heap: list[tuple[int, int, AnyEvent | Callable[[int], None], int]] = []
         self._out: dict[str, tuple[int, int]] = {}
         self._count = 0
@@ -245,11 +253,14 @@ class Engine:
         self.lives[job.id] = Life(job, float(traced.duration_s or 0), record)
         self._push(at, Submitted(at=at, job=job), -1)
 
-    def end(self, job: str, at: int, code: int, signal: int = 0) -> None:
-        """The job's run ends then and not when its work is done; unless it ends before."""
+    def end(self, job: str, at: int, code: int, signal: int = 0, *, proof: bool = True) -> None:
+        """The job's run ends then and not when its work is done; unless it ends before.
+
+        Shape   proof: where the code is 0, it also shows that it completed
+        """
         life = self.lives[job]
         if life.shares and (life.ends is None or at < life.ends):
-            life.forced = (at, code, signal)
+            life.forced = (at, code, signal, proof)
             self._plan(life)
 
     def pace(self, job: str, word: Loss, pace: float) -> None:
@@ -266,11 +277,11 @@ class Engine:
         since, done, speed = life.marks[-1]
         life.generation += 1
         life.ends = since + max(0, math.ceil((life.work - done) / speed - 1e-9)) if speed > 0 else None
-        code = signal = 0
+        code, signal, proof = 0, 0, True
         if life.forced is not None and (life.ends is None or life.forced[0] < life.ends):
-            life.ends, code, signal = life.forced
+            life.ends, code, signal, proof = life.forced
         if life.ends is not None:
-            proof = code == 0 and not signal
+            proof = proof and code == 0 and not signal
             self._push(
                 life.ends, Ended(at=life.ends, job=life.job.id, code=code, signal=signal, proof=proof), life.generation
             )
@@ -320,7 +331,7 @@ class Engine:
                 life = self.lives[event.job]
                 if generation != life.generation or not life.shares:
                     continue
-                if event.code or event.signal:
+                if event.code or event.signal or not event.proof:
                     events.extend(self._save(life, now))
             elif isinstance(event, NodeLost | NodeLeft) or (isinstance(event, Diagnosed) and not event.passed):
                 for job in self.state.running:
@@ -359,6 +370,9 @@ class Engine:
         if watch is not None:
             self.cycles.append((watch() - began) * 1000.0)
         self._wake = plan.wake
+        self._passes += 1
+        if self._checked and self._passes % self._checked == 0 and (found := check(self.state)):
+            raise InvariantBroken(f"{'; '.join(found)} (pass {self._passes}, at {now}): report it with the trace")
         self._enact(plan, now)
         for record in self.state.ended:
             self.records.append(record)

@@ -87,7 +87,7 @@ class Nearness(Model):
         cluster = state.cluster
         entry = state.running[decision.job].entry
         ask = entry.shape.terms.chunks[0].ask
-        able = cluster.eligible(ask.kinds, ask.pool) & cluster.usable
+        able = cluster.able(ask)
         for row, amount in enumerate(ask.amounts):
             if amount and cluster.constrains[row]:
                 able = able & (cluster.spare[row] >= amount)

@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 
 from gpuguard.scheduler.admission import MOST_GPUS
-from gpuguard.scheduler.events import AnyEvent, NodeJoined
-from gpuguard.scheduler.plan import AnyDecision, Start
+from gpuguard.scheduler.events import NodeJoined
 from gpuguard.scheduler.request import Job
 from gpuguard.scheduler.settings import DAY, Settings
 from gpuguard.simulator.claim import Dice, Given
 from gpuguard.simulator.course import Course, JobRecord
-from gpuguard.simulator.engine import Engine, Life, Model, World
+from gpuguard.simulator.engine import Engine, Model
 from gpuguard.simulator.policies import policies
 from gpuguard.simulator.summary import waits
 from gpuguard.simulator.trace import TraceJob
@@ -33,23 +32,6 @@ LONGEST = 7 * DAY
 PHILLY = "philly11vc"
 PHILLY_DAYS = (42, 84)
 """The part of the trace in which its load is even."""
-
-
-class Bystander:
-    """A model that does nothing: what a scenario needs of a model is written over it."""
-
-    def begin(self, world: World, start: int, end: int) -> None:
-        """Nothing is known to happen."""
-
-    def speed(self, world: World, life: Life, decision: Start) -> float:
-        """Full speed."""
-        return 1.0
-
-    def decided(self, world: World, decision: AnyDecision, now: int) -> None:
-        """Nothing follows."""
-
-    def told(self, world: World, event: AnyEvent, now: int) -> None:
-        """Nothing follows."""
 
 
 def cluster(count: int, gpus: int = 8, *, rack: int = 10, pod: int = 50, **fields: Any) -> list[NodeJoined]:

@@ -37,7 +37,9 @@ def build(asked: Iterable[str], dice: Dice) -> tuple[Model, ...]:
         if name in BYPASSES:
             raise UsageError(f"{name} runs no scheduler, so it is no model of a run: say --policy {name} instead")
         if name not in MODELS:
-            raise UsageError(f"there is no model {name!r}; there are: {', '.join(MODELS)}")
+            raise UsageError(
+                f"there is no model {name!r}; there are: {', '.join(MODELS)}; `--model list` tells of each"
+            )
         if name in found:
             raise UsageError(f"model {name} is asked for twice: give all its settings at once, as {name}:key=value,...")
         found[name] = MODELS[name].build(settings, stream(seed, name))

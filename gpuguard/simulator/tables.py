@@ -74,6 +74,8 @@ ROWS: tuple[_Row, ...] = (
     ("jobs", ("jobs",), _count),
     ("  finished", ("finished",), _count),
     ("  refused", ("refused",), _count),
+    ("  given up", ("given_up",), _count),
+    ("  crashes, out of GPU memory", ("out_of_memory",), _count),
     *_waits("wait, minutes", "wait_s"),
     *_waits("wait of 1 to 8 GPUs, minutes", "wait_s_by_gpus", "1-8"),
     *_waits("wait of 9 GPUs and more, minutes", "wait_s_by_gpus", "9+"),

@@ -6,7 +6,7 @@ requeue keeps, 12 failures, 13 dependencies, 14 decay (test_fairshare), 15 every
 truth. 1, 2, 3 and 16 are in `check`, which follows each pass; the others are in the world's judgement.
 """
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -31,14 +31,14 @@ from gpuguard.scheduler.events import (
     Progressed,
     Submitted,
 )
-from gpuguard.scheduler.request import Dependency, Job, Wish
+from gpuguard.scheduler.request import Dependency, Job, Relation, Wish
 from tests.support.scheduler_world import NODES, World, node_of
 
 nodes = st.integers(0, NODES - 1)
 cards = st.lists(st.integers(0, 7), max_size=2, unique=True).map(tuple)
 words = st.sampled_from(["data", "model"])
 
-TIERS = (
+TIERS: tuple[tuple[str, dict[str, object]], ...] = (
     ("training", {"walltime": 300, "checkpoints": True, "extends": True}),
     ("training", {"walltime": 900}),
     ("training", {"walltime": 60, "level": "high"}),
@@ -67,7 +67,9 @@ def jobs(draw: st.DrawFn, id: str, known: list[str]) -> Job:
         asked["exclusive"] = True
     if "wish" in more:
         asked["wish"] = Wish(
-            within=draw(st.sampled_from(["rack", "pod"])), required=draw(st.booleans()), wait=draw(st.sampled_from([None, 30]))
+            within=draw(st.sampled_from(["rack", "pod"])),
+            required=draw(st.booleans()),
+            wait=draw(st.sampled_from([None, 30])),
         )
     if "bandwidth" in more:
         asked["memory_bandwidth"] = 300.0
@@ -80,7 +82,7 @@ def jobs(draw: st.DrawFn, id: str, known: list[str]) -> Job:
     needs: list[Dependency] = []
     if "after" in more:
         if known:
-            relation = draw(st.sampled_from(["afterok", "afterany"]))
+            relation: Relation = draw(st.sampled_from(["afterok", "afterany"]))
             needs.append(Dependency(relation=relation, name=draw(st.sampled_from(known))))
         else:
             needs.append(Dependency(relation="condition", name=draw(words)))
@@ -126,7 +128,12 @@ class Core(RuleBasedStateMachine):
                     world.words[need.name] = None
             self.pending.append(Submitted(at=world.now, job=job))
 
-    @rule(data=st.data(), code=st.sampled_from([0, 0, 0, 1]), signal=st.sampled_from([0, 0, 9]), proof=st.sampled_from([None, True]))
+    @rule(
+        data=st.data(),
+        code=st.sampled_from([0, 0, 0, 1]),
+        signal=st.sampled_from([0, 0, 9]),
+        proof=st.sampled_from([None, True]),
+    )
     def end(self, data: st.DataObject, code: int, signal: int, proof: bool | None) -> None:
         job = self._running(data)
         proof = proof if not code and not signal else None
@@ -167,12 +174,12 @@ class Core(RuleBasedStateMachine):
         if what in {"drain", "end"}:
             id = f"d{len(world.drains)}"
             world.drains[id] = name
-            severity = data.draw(st.sampled_from(["suspect", "confirmed"]))
-            expires = data.draw(st.sampled_from([None, at + 100]))
-            running = "end" if what == "end" else "keep"
-            self.pending.append(
-                DrainAsked(at=at, id=id, node=name, gpus=gpus, severity=severity, seen=at, expires=expires, running=running)  # type: ignore[arg-type]
-            )
+            fields: dict[str, object] = {
+                "severity": data.draw(st.sampled_from(["suspect", "confirmed"])),
+                "expires": data.draw(st.sampled_from([None, at + 100])),
+                "running": "end" if what == "end" else "keep",
+            }
+            self.pending.append(DrainAsked(at=at, id=id, node=name, gpus=gpus, seen=at, **fields))  # type: ignore[arg-type]
         elif what == "lift" and world.drains:
             id = data.draw(st.sampled_from(sorted(world.drains)))
             self.pending.append(DrainLifted(at=at, id=id, node=world.drains[id], by="ann"))
@@ -225,6 +232,6 @@ class Core(RuleBasedStateMachine):
 
 
 Core.TestCase.settings = settings(
-    max_examples=int(__import__("os").environ.get("N","10")), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestCore = Core.TestCase

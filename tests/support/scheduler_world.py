@@ -78,7 +78,7 @@ def starts(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 def did(plan: Plan, what: type) -> list[str]:
     """The jobs for which something was decided."""
-    return [one.job for one in plan.decisions if isinstance(one, what)]  # type: ignore[attr-defined]
+    return [str(getattr(one, "job", "")) for one in plan.decisions if isinstance(one, what)]
 
 
 class World:
@@ -223,7 +223,9 @@ class World:
     def finish(self) -> None:
         """15: nobody comes any more and all nodes get well: whoever fits the nodes there are has run."""
         self.now = max(self.now, self.state.now) + 1
-        heal: list[AnyEvent] = [DrainLifted(at=self.now, id=id, node=node, by="ann") for id, node in self.drains.items()]
+        heal: list[AnyEvent] = [
+            DrainLifted(at=self.now, id=id, node=node, by="ann") for id, node in self.drains.items()
+        ]
         for name, joined in self.state.joined.items():
             for bar in self.state.lives[name].bars:
                 heal.append(DrainLifted(at=self.now, id=bar.id, node=name, by="ann"))
@@ -244,8 +246,11 @@ class World:
             late += [job for job, run in self.state.running.items() if run.signalled is not None and job not in late]
             events: list[AnyEvent] = [Ended(at=self.now, job=job, proof=True) for job in late]
             self.go(events, self.now, events[::-1])
-        left = [*self.state.queue.entries, *self.state.waiting, *self.state.running]
-        raise AssertionError(f"15: {left} never ran, of {len(self.jobs)} jobs")
+        state = self.state
+        left = [(state.queue.entries[job].job, state.rules) for job in state.queue.entries]
+        held = [(job, state.dependencies.blocked(job)) for job in state.waiting]
+        lives = [(life.node, life.state, life.bad) for life in state.lives.values()]
+        raise AssertionError(f"15: queued {left}, waiting {held}, running {list(state.running)} at {lives}")
 
     def over(self) -> bool:
         """All are done but those that no nodes hold any more, and who waits for them."""

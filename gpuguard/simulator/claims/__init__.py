@@ -38,11 +38,10 @@ def run(
     Raises  UsageError for an id that no claim has
     """
     shelf = [load(name) for name in ORDER]
-    unknown = [name for name in only if all(claim.ID != name for claim in shelf)]
+    ids = [claim.ID for claim in shelf]
+    unknown = [name for name in only if name not in ids]
     if unknown:
-        raise UsageError(
-            f"no claim is called {', '.join(unknown)}: choose among {', '.join(claim.ID for claim in shelf)}"
-        )
+        raise UsageError(f"no claim is called {', '.join(unknown)}: choose among {', '.join(ids)}")
     first = dice.getrandbits(64)
     made: dict[str, Any] = {}
     for claim in shelf:

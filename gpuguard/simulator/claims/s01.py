@@ -1,6 +1,7 @@
 """A large cluster that is far from full, and yet has no room for a job of 128 GPUs."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -77,7 +78,7 @@ def _state(samples: Sequence[Sample]) -> dict[str, float]:
     """Averages over the time that was looked at."""
     at = SLOTS.index(WIDE)
     total = busy = free = fits = whole = 0.0
-    for sample, following in zip(samples, samples[1:], strict=False):
+    for sample, following in pairwise(samples):
         held = min(following.at, SPAN) - sample.at
         if held <= 0:
             continue

@@ -32,8 +32,8 @@ def measure(given: Given) -> Finding:
 def _after_ten(given: Given, policy: str) -> dict[str, object]:
     small = [traced(f"small{number}", 0, DAY, 4) for number in range(10)]
     settings = policies()[policy]
-    engine = play(given, f"ten jobs, {policy}", cluster(8), small, settings, until=0)
-    left = _left(engine)
+    engine = play(given, f"ten jobs, {policy}", cluster(8), small, settings)
+    left = _left(engine, 0)
     wide = {
         name: _starts(given, policy, Job(id="wide", gpus=24, nodes=nodes, walltime=HOUR))
         for name, nodes in (("wide_starts_on_3_nodes", 3), ("wide_starts_on_6_nodes", 6))
@@ -54,8 +54,14 @@ def _starts(given: Given, policy: str, job: Job) -> bool:
     return engine.lives[job.id].record.first_start == 60
 
 
-def _left(engine: Engine) -> list[int]:
-    return [int(count) for count in engine.state.cluster.count]
+def _left(engine: Engine, at: int) -> list[int]:
+    """GPUs of each node that nobody holds at an instant."""
+    left = dict(engine.course.nodes)
+    for _, segment, _ in engine.course.held():
+        if segment.start <= at < segment.end:
+            for share in segment.shares:
+                left[share.node] -= share.mask.bit_count()
+    return list(left.values())
 
 
 def judge(measured: Measured) -> Sequence[Row]:

@@ -39,14 +39,14 @@ def measure(given: Given) -> Finding:
 def _behind(given: Given, policy: str, length: int | None) -> tuple[int, int]:
     """How long a job of this length waits, and the wide one."""
     jobs = [
-        traced("busy", 0, COME + GAP, 8, walltime=COME + GAP),
-        traced("wide", COME, HOUR, 16, walltime=HOUR),
+        traced("1-busy", 0, COME + GAP, 8, walltime=COME + GAP),
+        traced("2-wide", COME, HOUR, 16, walltime=HOUR),
     ]
     if length is not None:
-        jobs.append(traced("behind", COME, length, 4, walltime=length))
+        jobs.append(traced("3-behind", COME, length, 4, walltime=length))
     engine = play(given, f"{policy}, {length or 0} s", cluster(2), jobs, policies()[policy])
     waits = {name: (life.record.first_start or 0) - COME for name, life in engine.lives.items()}
-    return waits.get("behind", 0), waits["wide"]
+    return waits.get("3-behind", 0), waits["2-wide"]
 
 
 def judge(measured: Measured) -> Sequence[Row]:

@@ -8,7 +8,7 @@ from gpuguard.scheduler.settings import DAY, HOUR, MINUTE
 from gpuguard.simulator.claim import Finding, Given, Measured, Row, at_least, ratio, shown
 from gpuguard.simulator.course import Course, JobRecord
 from gpuguard.simulator.policies import policies
-from gpuguard.simulator.scenes import PHILLY, mean_wait, philly, play
+from gpuguard.simulator.scenes import PHILLY, mean_wait, philly, philly_run, play
 from gpuguard.simulator.summary import utilisation
 from gpuguard.simulator.trace import TraceJob
 
@@ -29,12 +29,12 @@ def measure(given: Given) -> Finding:
     low = [given.dice.random() < LOW for _ in window.jobs]
     names = {traced.job.id for traced, is_low in zip(window.jobs, low, strict=True) if is_low}
     tiered = [_low(traced) if is_low else traced for traced, is_low in zip(window.jobs, low, strict=True)]
-    found = {}
-    for name, jobs in (("fifo-spread", window.jobs), ("fifo-pack", window.jobs), ("gpuguard", tiered)):
-        engine = play(
-            given, f"Philly, {name}", nodes, jobs, policies()[name], start=window.start, end=window.end, saves=SAVES,
-        )  # fmt: skip
-        found[name] = _figures(engine.course, names)
+    plain = {name: philly_run(given, name) for name in ("fifo-spread", "fifo-pack")}
+    ours = play(
+        given, "Philly, gpuguard with a low tier", nodes, tiered, policies()["gpuguard"], start=window.start,
+        end=window.end, saves=SAVES,
+    )  # fmt: skip
+    found = {name: _figures(course, names) for name, course in (*plain.items(), ("gpuguard", ours.course))}
     before, after = found["fifo-pack"], found["gpuguard"]
     return Finding(
         measured={

@@ -65,7 +65,7 @@ def _hours(dice: Dice, session: TraceJob) -> list[TraceJob]:
     """What was used of the session, in sessions of an hour over the same days; each ends by itself or by the limit."""
     length = session.duration_s or 0
     left = USED * length
-    found = []
+    found: list[TraceJob] = []
     while left > 0:
         part = max(60, min(HOUR, round(left)))
         left -= HOUR

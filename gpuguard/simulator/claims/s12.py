@@ -1,15 +1,14 @@
-"""Training that needs prepared data: started beside its preparation on the same GPUs, or after it, which runs on CPUs."""
+"""Training that needs prepared data: started beside its preparation on the same GPUs, or after it on CPUs."""
 
 from collections.abc import Sequence
 
-from gpuguard.scheduler.events import AnyEvent, Ended
-from gpuguard.scheduler.plan import AnyDecision, Start
+from gpuguard.scheduler.plan import AnyDecision, Finish, Start
 from gpuguard.scheduler.request import Dependency
 from gpuguard.scheduler.settings import DAY, HOUR
 from gpuguard.simulator.claim import Dice, Finding, Given, Measured, Row, at_least, shown
-from gpuguard.simulator.engine import World
+from gpuguard.simulator.engine import Model, World
 from gpuguard.simulator.policies import policies
-from gpuguard.simulator.scenes import Bystander, cluster, play, run_times, size_of, traced
+from gpuguard.simulator.scenes import cluster, play, run_times, size_of, traced
 from gpuguard.simulator.trace import TraceJob
 
 ID = "S12"
@@ -26,8 +25,11 @@ CORES = 16
 MORE = 1.40
 
 
-class Unready(Bystander):
+class Unready(Model):
     """A training job that was started before its data stands holds its GPUs, and begins when the data is there."""
+
+    name = "unready"
+    loses = "data"
 
     def __init__(self, needs: dict[str, str]) -> None:
         self._needs = needs
@@ -35,18 +37,14 @@ class Unready(Bystander):
         self._idle: dict[str, str] = {}
 
     def decided(self, world: World, decision: AnyDecision, now: int) -> None:
-        """A start before its time is no start of the work."""
+        """A start before its time is no start of the work; the end of what it waits for is."""
         if isinstance(decision, Start) and (data := self._needs.get(decision.job)) and data not in self._ready:
             self._idle[data] = decision.job
-            world.end(decision.job, now + 365 * DAY, 0)
-
-    def told(self, world: World, event: AnyEvent, now: int) -> None:
-        """Data stands, and who has waited for it begins."""
-        if isinstance(event, Ended) and event.job.startswith("prepare"):
-            self._ready.add(event.job)
-            waiting = self._idle.pop(event.job, None)
-            if waiting is not None:
-                world.end(waiting, now + round(world.lives[waiting].work), 0)
+            world.pace(decision.job, "data", 0.0)
+        elif isinstance(decision, Finish) and decision.job.startswith("prepare"):
+            self._ready.add(decision.job)
+            if waiting := self._idle.pop(decision.job, None):
+                world.pace(waiting, "data", 1.0)
 
 
 def measure(given: Given) -> Finding:
@@ -54,8 +52,8 @@ def measure(given: Given) -> Finding:
     drawn = _drawn(given.dice)
     sweep = []
     for part in PARTS:
-        naive = _trained(given, f"on GPUs, {part:g}", _naive(drawn, part), Unready(_needs(drawn)), cpus=False)
-        moved = _trained(given, f"on CPUs, {part:g}", _moved(drawn, part), Bystander(), cpus=True)
+        naive = _trained(given, f"on GPUs, {part:g}", _naive(drawn, part), [Unready(_needs(drawn))], cpus=False)
+        moved = _trained(given, f"on CPUs, {part:g}", _moved(drawn, part), [], cpus=True)
         sweep.append({
             "preparing_to_training": part, "trained_share_before": naive, "trained_share_after": moved,
             "gain": round(moved / naive, 3) if naive else None,
@@ -63,7 +61,7 @@ def measure(given: Given) -> Finding:
     return Finding(
         measured={"reference": REFERENCE, "sweep": sweep},
         assumptions=(
-            f"{NODES} nodes of 8 for {SPAN // DAY} days; pairs of a preparation and a training, together more than fits",
+            f"{NODES} nodes of 8 for {SPAN // DAY} days; pairs of a preparation and a training, more than fit",
             f"before: preparing holds {PREPARES_ON} GPUs and takes as long as on {CORES} cores; training is submitted"
             " with it and holds its GPUs until the data stands",
             "after: preparing runs on CPUs of nodes of their own, training waits for its success; cores are not scarce",
@@ -115,13 +113,13 @@ def _moved(drawn: Sequence[tuple[int, int, int]], part: float) -> list[TraceJob]
     return found
 
 
-def _trained(given: Given, what: str, jobs: Sequence[TraceJob], model: Bystander, *, cpus: bool) -> float:
+def _trained(given: Given, what: str, jobs: Sequence[TraceJob], models: Sequence[Model], *, cpus: bool) -> float:
     """The share of the GPUs' time in which trainings trained that ended in the span."""
     nodes = cluster(NODES, cpus=128.0)
     if cpus:
         nodes = [*nodes, *(node for node in cluster(NODES + 64, 0, cpus=128.0)[NODES:])]
     engine = play(
-        given, what, nodes, jobs, policies()["fifo-pack"], models=[model], start=0, end=SPAN, until=SPAN,
+        given, what, nodes, jobs, policies()["fifo-pack"], models=models, start=0, end=SPAN, until=SPAN,
     )  # fmt: skip
     done = sum(
         life.record.gpus * life.work

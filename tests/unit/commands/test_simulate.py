@@ -131,7 +131,7 @@ def test_an_own_number_of_reservations(call: Call) -> None:
 def test_gpu_types_of_another_file(call: Call) -> None:
     code, _, err = call(*MORNING, "--gpu-types", str(TRACES / "morning_gpu_types.csv"), "--json")
     assert code == 0
-    assert "names 1 jobs that are not in" in err
+    assert "names 1 job that is not in" in err
 
 
 def test_columns_that_nobody_knows_are_told_of(call: Call, files: Callable[..., list[str]]) -> None:
@@ -154,7 +154,15 @@ def test_jobs_that_no_such_cluster_could_hold_are_told_of(call: Call, files: Cal
     code, out, err = call(*files(HEAD + "a,0,10,1000\nb,0,10,8\n"), "--json")
     found = json.loads(out)
     assert (code, found["jobs"], found["finished"], found["refused"]) == (0, 2, 1, 1)
-    assert "1 job was refused; the first is a:" in err
+    assert "1 job was refused (never_satisfiable); the first is a:" in err
+
+
+def test_one_job_of_each_kind_of_refusal_is_told_of(call: Call, files: Callable[..., list[str]]) -> None:
+    head = "job_id,submit_s,duration_s,gpus,nodes,after\n"
+    code, _, err = call(*files(head + "a,0,9,100,,\nb,0,9,8,3,\nx,0,9,1,,afterok:y\ny,0,9,1,,afterok:x\n"), "--json")
+    assert (code, err.count("the first is")) == (0, 3)
+    assert "1 job was refused (unequal); the first is b:" in err
+    assert "2 jobs were refused (cycle); the first is x:" in err
 
 
 def test_a_cluster_without_gpus(call: Call, files: Callable[..., list[str]]) -> None:
@@ -276,6 +284,7 @@ BAD = {
     "a row is cut short": (HEAD + "a,1,1,1\nb,2\n", ["line 3", "column duration_s"]),
     "there are no jobs": (HEAD, ["line 2", "column job_id", "no jobs"]),
     "nobody ever ran": (HEAD + "a,1,,1\n", ["no job has a run time"]),
+    "a spreadsheet's semicolons": ((HEAD + "a,1,1,1\n").replace(",", ";"), ["line 1", "apart by semicolons"]),
 }
 
 
@@ -326,7 +335,12 @@ TYPED = {
     "a picture of no form": ([*MORNING, "--picture", "run.pdf"], ".svg"),
     "a picture of several runs": ([*MORNING, "--picture", "run.svg", "--policy", "all"], "one --policy"),
     "a picture of an instant": ([*MORNING, "--inflate", "1", "--chart", "run.svg"], "no picture"),
-    "a picture nowhere": ([*MORNING, "--picture", "nowhere/run.svg"], "no folder"),
+    "two pictures in one file": ([*MORNING, "--picture", "a.svg", "--chart", "./a.svg"], "a file for each"),
+    "colours of no chart": ([*MORNING, "--colour", "tier"], "--chart FILE"),
+    "a mistyped option": (["--job", *MORNING[1:]], "unrecognized arguments: --job"),
+    "a word too many": ([*MORNING, "jobs.csv"], "'jobs.csv' is no option"),
+    "an unknown setting of manual": ([*MORNING, "--policy", "manual:best=1"], "no setting 'best'; it has: look"),
+    "a model where no scheduler runs": ([*MORNING, "--policy", "manual", "--model", "far"], "no scheduler runs"),
     "two forms": ([*MORNING, "--json", "--table"], "not allowed with"),
     "what is no part of it yet": (["fleet"], "claims"),
     "claims of a trace": (["claims", *MORNING], "--jobs has no part"),
@@ -355,11 +369,77 @@ def test_pictures_are_written_and_nothing_else_changes(call: Call, tmp_path: Pat
     assert err.count("is written") == 2
 
 
+def test_a_picture_that_fails_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "run.svg", tmp_path / "latest.svg"
+    path.write_bytes(b"before")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    whole = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        whole(self, data[:2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left"):
+            simulate._write(link, b"after")
+    assert path.read_bytes() == b"before"
+    simulate._write(link, b"after")
+    assert (path.read_bytes(), path.stat().st_mode & 0o777, link.is_symlink()) == (b"after", 0o640, True)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["latest.svg", "run.svg"]
+
+
 def test_a_picture_that_cannot_be_written(call: Call, tmp_path: Path) -> None:
     (tmp_path / "run.svg").mkdir()
     code, out, err = call(*MORNING, "--json", "--picture", str(tmp_path / "run.svg"))
     assert (code, out) == (2, "")
     assert "cannot be written" in err
+
+
+def test_a_disk_that_is_full_does_not_cost_the_figures(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "run.svg").symlink_to("/dev/full")
+    code, out, err = call(*MORNING, "--json", "--picture", str(tmp_path / "run.svg"))
+    assert (code, json.loads(out)["jobs"]) == (2, 13)
+    assert "run.svg cannot be written" in err
+
+
+def test_a_picture_nowhere_is_told_before_the_files_are_read(call: Call) -> None:
+    code, out, err = call("--jobs", "none.csv", "--nodes", "none.csv", "--picture", "nowhere/run.svg")
+    assert (code, out) == (2, "")
+    assert "no folder nowhere" in err
+
+
+# --- the models ------------------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_models_is_json_where_json_was_asked_for(call: Call) -> None:
+    shelf = facts(call, "--model", "list")
+    assert {one["model"] for one in shelf} >= {"far", "faults", "manual"}
+    assert next(one["settings"] for one in shelf if one["model"] == "far")["sockets"] == "0.5"
+    assert "sockets=0.5" in call("--model", "list")[1]
+
+
+# --- where people choose by hand -------------------------------------------------------------------------------------
+
+
+def test_people_who_choose_by_hand_stand_beside_a_policy(call: Call) -> None:
+    """The list of models offers it, so it can be asked for."""
+    hand, _ = found = facts(call, *MORNING, "--policy", "manual:tries=0", "--policy", "easy-pack")
+    assert [one["policy"] for one in found] == ["manual:tries=0", "easy-pack"]
+    assert [key for key in KEYS if key not in hand] == []
+    assert hand["finished"] + hand["given_up"] + hand["refused"] == hand["jobs"] == 13
+    assert hand["refused"] == 1, "work for CPUs alone"
+    assert hand["wait_s"]["max"] == 0, "nobody looks again, so all take at once"
+    assert hand["goodput"]["lost"]["sharing"] > 0
+    assert {key: hand[key] for key in KEYS if key not in MEASURED} == {
+        key: facts(call, *MORNING, "--policy", "manual:tries=0")[key] for key in KEYS if key not in MEASURED
+    }
+
+
+def test_the_table_tells_who_gave_up_by_hand_alone(call: Call) -> None:
+    assert "  given up" in call(*MORNING, "--policy", "manual")[1]
+    assert "  given up" not in call(*MORNING, "--policy", "easy-pack")[1]
 
 
 # --- what it costs others --------------------------------------------------------------------------------------------

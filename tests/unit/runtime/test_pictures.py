@@ -33,6 +33,28 @@ def test_a_run_in_which_nothing_happened_and_a_name_that_is_no_formula() -> None
     assert b"Software" not in png
 
 
+def test_few_nodes_are_named_beside_their_rows_and_many_are_not() -> None:
+    def drawn(names: list[str]) -> bytes:
+        return picture(
+            Course(policy="gpuguard", nodes=tuple((name, 8) for name in names), start=0, end=100), "gpus", "svg"
+        )
+
+    few = drawn(["blue-1", "$x^", "a-name-that-goes-on-and-on"])
+    assert b"<!-- blue-1 -->" in few
+    assert b"<!-- a-name-that-goe~ -->" in few
+    assert b"blue-1" not in drawn(["blue-1", "n\u00e4chste"]), "a font may lack letters"
+    assert b"blue-1" not in drawn([f"blue-{at}" for at in range(25)])
+
+
+def test_one_is_no_plural() -> None:
+    one = picture(
+        Course(policy="p", nodes=(("n", 1),), start=0, end=9, jobs=[JobRecord(id="a", gpus=1, submit=0)]),
+        "course",
+        "svg",
+    )
+    assert b"p, 1 job on 1 GPU " in one
+
+
 def test_many_gpus_are_drawn_by_node() -> None:
     course = Course(policy="gpuguard", nodes=tuple((f"n{at}", 8) for at in range(300)), start=0, end=100)
     job = JobRecord(id="a", gpus=8, submit=0)

@@ -74,6 +74,12 @@ def test_a_file_that_unpacks_without_end_is_stopped(tmp_path: Path, monkeypatch:
     assert "more than 1 MiB, reached at line 1025" in _refusal(_file(tmp_path, "t.csv.gz", rows))
 
 
+def test_a_file_of_nothing_but_line_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_files, "MOST_LINES", 1000)
+    assert len(list(trace_lines(_file(tmp_path, "t.csv", b"\n" * 1000)))) == 1000
+    assert "more than 1,000 lines" in _refusal(_file(tmp_path, "u.csv.gz", gzip.compress(b"\n" * 1001)))
+
+
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.csv")
     assert "no regular file" in _refusal(tmp_path / "pipe.csv", ReadFailed)

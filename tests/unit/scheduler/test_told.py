@@ -5,7 +5,6 @@ from itertools import permutations
 import msgspec
 import pytest
 
-from gpuguard.scheduler.cycle import cycle
 from gpuguard.scheduler.events import (
     AnyEvent,
     Cancelled,
@@ -54,7 +53,8 @@ def test_an_end_that_is_told_again_does_not_end_the_run_after_it() -> None:
     failed = Ended(at=10, job="j", code=1)
     assert starts(told(state, failed, now=11)) == {"j": ("a",)}
     plan = told(state, failed, now=20)
-    assert plan.decisions == () and "j" in state.running
+    assert plan.decisions == ()
+    assert "j" in state.running
 
 
 @pytest.mark.parametrize("late", [Hung(at=10, job="j"), ExtensionAsked(at=10, job="j", seconds=60)])
@@ -87,7 +87,8 @@ def test_a_job_that_is_cancelled_while_it_makes_room_does_not_come_back() -> Non
     state = preempting()
     told(state, Cancelled(at=25, job="low"), now=25)
     plan = told(state, Ended(at=30, job="low", code=143), now=30)
-    assert outcome(plan) == [("low", "cancelled")] and starts(plan) == {"top": ("a",)}
+    assert outcome(plan) == [("low", "cancelled")]
+    assert starts(plan) == {"top": ("a",)}
 
 
 def test_a_job_that_was_told_to_end_for_good_is_not_started_again_when_its_node_dies() -> None:
@@ -105,15 +106,18 @@ def test_a_job_that_was_told_to_end_for_good_is_not_started_again_when_its_node_
 def test_the_preemptor_is_cancelled_while_victims_leave() -> None:
     state = preempting()
     plan = told(state, Cancelled(at=25, job="top"), now=25)
-    assert did(plan, Release) == ["top"] and outcome(plan) == [("top", "cancelled")]
+    assert did(plan, Release) == ["top"]
+    assert outcome(plan) == [("top", "cancelled")]
     plan = told(state, Ended(at=30, job="low", code=143), now=30)
-    assert did(plan, Requeue) == ["low"] and starts(plan) == {"low": ("a",)}
+    assert did(plan, Requeue) == ["low"]
+    assert starts(plan) == {"low": ("a",)}
 
 
 def test_a_victim_that_ends_by_itself_with_a_proof_is_done() -> None:
     state = preempting()
     plan = told(state, Ended(at=30, job="low", code=0, proof=True), now=30)
-    assert outcome(plan) == [("low", "completed")] and starts(plan) == {"top": ("a",)}
+    assert outcome(plan) == [("low", "completed")]
+    assert starts(plan) == {"top": ("a",)}
 
 
 @pytest.mark.parametrize(("at", "word"), [(30, "preempted"), (19, "nonzero_exit")])
@@ -129,15 +133,18 @@ def test_an_exit_in_the_grace_is_ours_and_one_before_the_signal_its_own(at: int,
 def test_a_job_over_two_nodes_is_gone_when_both_are() -> None:
     state = cluster(node("a"), node("b"), *sub(job("wide", 16)))
     plan = told(state, NodeLost(at=5, node="a"), now=5)
-    assert did(plan, Kill) == ["wide"] and "wide" in state.running
+    assert did(plan, Kill) == ["wide"]
+    assert "wide" in state.running
     plan = told(state, NodeLost(at=6, node="b"), now=6)
-    assert did(plan, Requeue) == ["wide"] and not state.running
+    assert did(plan, Requeue) == ["wide"]
+    assert not state.running
 
 
 def test_a_node_that_leaves_and_joins_in_one_pass_is_there_without_its_jobs() -> None:
     state = cluster(node("a"), *sub(job("j")))
     plan = told(state, NodeLeft(at=5, node="a"), node("a", at=6), now=10)
-    assert did(plan, Requeue) == ["j"] and starts(plan) == {"j": ("a",)}
+    assert did(plan, Requeue) == ["j"]
+    assert starts(plan) == {"j": ("a",)}
     told(state, node("a", at=11), NodeLeft(at=12, node="a"), now=15)
     assert not state.joined
 
@@ -162,6 +169,14 @@ def test_events_of_one_instant_mean_the_same_in_any_order(name: str) -> None:
         first = told(state, *events, now=5)
         plans.add(msgspec.json.encode([first, told(state, now=6), sorted(state.queue.entries), sorted(state.joined)]))
     assert len(plans) == 1
+
+
+def test_a_job_lies_as_it_fits_the_nodes_that_there_are() -> None:
+    """Two nodes of 8 are exchanged for four of 4."""
+    state = cluster(node("a"), node("b"), *sub(job("runs", 16), job("waits", 16)))
+    small = [node(name, 4, at=5) for name in "abcd"]
+    plan = told(state, Ended(at=4, job="runs"), *small, now=5)
+    assert starts(plan) == {"waits": ("a", "b", "c", "d")}
 
 
 def test_a_queues_limit_ends_who_said_no_walltime() -> None:

@@ -13,7 +13,7 @@ from gpuguard.simulator.nearness import Nearness
 from gpuguard.simulator.policies import policies
 from gpuguard.simulator.trace import TraceJob
 
-HOUR = 3600
+HOUR, DAY = 3600, 86400
 
 
 def node(name: str, rack: str = "", **given: Any) -> NodeJoined:
@@ -24,9 +24,14 @@ def job(name: str, gpus: int, at: int = 0, hours: int = 1, **given: Any) -> Trac
     return TraceJob(job=Job(id=name, gpus=gpus, walltime=hours * HOUR, **given), submit_s=at, duration_s=hours * HOUR)
 
 
-def figures(nodes: Sequence[NodeJoined], jobs: Sequence[TraceJob], policy: str = "gpuguard") -> dict[str, Any]:
+def figures(
+    nodes: Sequence[NodeJoined], jobs: Sequence[TraceJob], policy: str = "gpuguard", wait: int = DAY
+) -> dict[str, Any]:
     seen = Nearness(nodes)
-    for _ in Engine(nodes, jobs, policies()[policy], models=(seen,)).run():
+    settings = policies()[policy]
+    pools = {**settings.pools, "training": msgspec.structs.replace(settings.pools["training"], wait=wait)}
+    settings = msgspec.structs.replace(settings, pools=pools)
+    for _ in Engine(nodes, jobs, settings, models=(seen,)).run():
         pass
     return seen.figures()
 
@@ -40,7 +45,9 @@ def test_a_job_that_had_to_be_spread() -> None:
     nodes = [node("a", "r1"), node("b", "r1"), node("c", "r2"), node("d", "r2")]
     full = [job(name, 8, at, 9) for at, name in enumerate("abcd")]  # one a node, in their order
     free = [_ends_early(one) if one.job.id in {"b", "c"} else one for one in full]
-    found = figures(nodes, [*free, job("wide", 16, 2 * HOUR)])
+    wide = job("wide", 16, 2 * HOUR)
+    assert figures(nodes, [*free, wide])["one_rack_share"] == 1.0
+    found = figures(nodes, [*free, wide], wait=0)
     assert (found["multi_node_jobs"], found["one_rack_share"]) == (1, 0.0)
 
 

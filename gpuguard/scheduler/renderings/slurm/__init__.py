@@ -17,7 +17,7 @@ from gpuguard.scheduler.settings import Settings
 from gpuguard.scheduler.tiers import bands, high_caps
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-NODES = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*")
+NODES = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.,-]|\[[0-9][0-9,-]*\])*")
 
 
 def render(settings: Settings, wish: Wish) -> Rendering:

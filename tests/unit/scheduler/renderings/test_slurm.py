@@ -58,7 +58,7 @@ def test_the_plan_reaches_as_far_as_the_longest_limit() -> None:
     endless = Settings(queues={"training": Queue(limit=None)})
     assert "bf_window=43200" in words(endless)
     assert " MaxTime=UNLIMITED " in _conf(endless)["partition training"]
-    waiting = Settings(pools={"training": Pool(wait=900), "interactive": Pool()})
+    waiting = Settings(pools={"training": Pool(wait=900), "interactive": Pool(wait=0)})
     assert "max_switch_wait=900" in words(waiting)
 
 
@@ -133,6 +133,13 @@ def test_what_is_switched_off() -> None:
     assert (conf["PreemptType"], conf["PreemptMode"]) == ("preempt/none", "OFF")
     assert (conf["SchedulerType"], conf["PriorityType"]) == ("sched/builtin", "priority/basic")
     assert not [key for key in conf if key.startswith("PriorityWeight")]
+
+
+@pytest.mark.parametrize("nodes", ["gpu[1", "gpu1]", "gpu[]", "gpu[1-2]]", "[1-2]", "gpu[a-b]", "gpu[1,[2]]"])
+def test_a_list_of_nodes_closes_its_brackets(nodes: str) -> None:
+    with pytest.raises(ConfigInvalid, match="no list of nodes"):
+        slurm.render(Settings(), Wish(nodes={"interactive": nodes}))
+    assert slurm.render(Settings(), Wish(nodes={"interactive": "gpu[001-002,7]-ib,login1"})).files
 
 
 def test_every_name_that_slurm_would_not_take_is_told_at_once() -> None:

@@ -44,6 +44,25 @@ def test_empty_cells_are_the_defaults_and_an_empty_run_time_never_started() -> N
     assert traced == TraceJob(job=Job(id="a"), submit_s=5, duration_s=None)
 
 
+def test_what_spreadsheets_leave_is_read_over() -> None:
+    trace = _read("job_id,submit_s,duration_s,gpus", "", "a,0,60,1", ",,,", "", "b,0,60,1", ",,,", header="")
+    assert [traced.job.id for traced in trace.jobs] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ("JOB_ID,submit_s,duration_s,gpus", "line 1, column job_id: it is written 'JOB_ID'; write it job_id"),
+        ("job_id;submit_s;duration_s;gpus", "line 1, column 1: the cells stand apart by semicolons; save the file"),
+        ("job_id\tsubmit_s\tduration_s\tgpus", "line 1, column 1: the cells stand apart by tabs; save the file"),
+        ("job_id,submit_s,duration_s,gpus\ra,0,60,1", "line 1, column 1: the lines end in a carriage return alone"),
+    ],
+)
+def test_a_spreadsheets_own_ways_are_told_once(header: str, says: str) -> None:
+    (mistake,) = _mistakes(header=header)
+    assert says in mistake
+
+
 def test_four_columns_are_enough_and_order_is_free() -> None:
     (traced,) = _read("8, a ,9,1", header="gpus,job_id,duration_s,submit_s").jobs
     assert traced == TraceJob(job=Job(id="a", gpus=8), submit_s=1, duration_s=9)
