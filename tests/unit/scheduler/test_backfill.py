@@ -4,11 +4,11 @@ from gpuguard.scheduler.events import Ended, NodeJoined, NodeLeft, Submitted
 from gpuguard.scheduler.plan import Plan
 from gpuguard.scheduler.queue import UNBOUNDED, stepped
 from gpuguard.scheduler.request import Job
-from gpuguard.scheduler.settings import Settings
+from gpuguard.scheduler.settings import Queue, Settings
 from gpuguard.scheduler.state import State
 from tests.support.scheduler_world import starts, told
 
-FIFO = Settings(key="fifo", reservations=3)
+FIFO = Settings(key="fifo", reservations=3, queues={"training": Queue()})
 
 
 def node(name: str, gpus: int = 8, **more: object) -> NodeJoined:

@@ -51,3 +51,7 @@ def test_every_mistake_is_named() -> None:
     assert [line.split(":")[0] for line in caught.value.mistakes] == [
         "gpu_weights.A10", "gpu_weights.B", "core", "cores_per_gpu",
     ]  # fmt: skip
+
+
+def test_the_weight_with_the_most_words_counts_whatever_the_order_of_names() -> None:
+    assert Tariff(weights={"A100 80GB": 6.0, "NVIDIA": 2.0}).weight("NVIDIA A100 80GB") == 6.0

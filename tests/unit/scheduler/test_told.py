@@ -182,7 +182,7 @@ def test_a_job_lies_as_it_fits_the_nodes_that_there_are() -> None:
 
 def test_a_queues_limit_ends_who_said_no_walltime() -> None:
     state = State()
-    _, plan = cycle(state, [node("a"), Submitted(at=0, job=Job(id="b", gpus=8, tier="batch", queue="trial"))], 0)
+    plan = told(state, node("a"), *sub(job("b", walltime=None, tier="batch", queue="trial")), now=0)
     assert plan.wake == state.running["b"].end == 2 * HOUR
-    _, plan = cycle(state, [], 2 * HOUR)
+    plan = told(state, now=2 * HOUR)
     assert [(one.job, one.rule) for one in plan.decisions if isinstance(one, Kill)] == [("b", "walltime")]

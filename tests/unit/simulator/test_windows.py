@@ -88,3 +88,12 @@ def test_a_share_that_cannot_be_reached_is_refused(gpus: int, share: float) -> N
         inflated([_job("a", 0)], gpus=gpus, share=share, order=_backwards)
     with pytest.raises(UsageError, match="no job of the trace asks for a GPU"):
         inflated([_job("a", 0, gpus=0)], gpus=1, share=1, order=_backwards)
+
+
+def test_a_job_of_just_the_longest_is_not_cut() -> None:
+    jobs = (
+        TraceJob(job=Job(id="a"), submit_s=0, duration_s=DAY),
+        TraceJob(job=Job(id="b"), submit_s=0, duration_s=DAY + 1),
+    )
+    found = window(Trace(jobs=jobs), max_days=1)
+    assert (found.capped, [one.duration_s for one in found.jobs]) == (1, [DAY, DAY])
