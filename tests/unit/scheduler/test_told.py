@@ -5,7 +5,6 @@ from itertools import permutations
 import msgspec
 import pytest
 
-from gpuguard.scheduler.cycle import cycle
 from gpuguard.scheduler.events import (
     AnyEvent,
     Cancelled,
