@@ -25,6 +25,10 @@ from gpuguard.scheduler.settings import MINUTE
 from gpuguard.scheduler.state import State
 from gpuguard.scheduler.told import Told
 
+ASKS = 2
+"""So many of those who wait may ask others to leave in one pass, and none twice in a minute: each costs a look at
+everybody who runs."""
+
 AGAIN = 5 * MINUTE
 """What has been told to end and has not is told of again after this."""
 
@@ -47,7 +51,8 @@ class _Pass:
         self._now = state.now = max(state.now, now)
         self._decisions: list[AnyDecision] = []
         self._told = Told(state, self._decisions, now)
-        self._asked = False
+        self._asks = ASKS
+        self._hopeless = state.hopeless
         self._planned = False
         self._held_back: list[str] = []
 
@@ -136,6 +141,7 @@ class _Pass:
         self._turn()
         state.bookings.clear()
         state.dead.clear()
+        self._hopeless.clear()
         state.apart.clear()
         state.rules.clear()
         state.closed.clear()
@@ -156,8 +162,8 @@ class _Pass:
                 continue
             if entry.job.level == "high" and self._level(entry) != "high" and walk.put_off(self._normal(entry)):
                 continue
-            if entry.step >= state.dead.get(entry.shape, UNBOUNDED) and not (
-                entry.smaller or state.holes or self._has_reservation_left()
+            if not (entry.smaller or state.holes or self._has_reservation_left()) and (
+                entry.step >= state.dead.get(entry.shape, UNBOUNDED) or self._hopeless.covers(entry)
             ):
                 continue
             while awaited and awaited[-1][0].key < entry.key and self._has_reservation_left():
@@ -168,7 +174,7 @@ class _Pass:
                 continue
             if strict:
                 break
-            if self._has_reservation_left() or self._is_own_case(entry) or state.rules.get(entry.shape) in _OWN:
+            if self._has_reservation_left() or self._is_own_case(entry) or state.rules.get(entry.shape) == "network":
                 walk.go_on()
         while awaited and self._has_reservation_left() and not strict:
             self._reserve(*awaited.pop())
@@ -225,7 +231,8 @@ class _Pass:
                 entry.key = state.queue.key_of(entry, state.factor(entry), self._now)
                 found.append((entry, at))
         found.sort(key=lambda one: one[0].key, reverse=True)
-        return found[-state.settings.reservations :]
+        # Half of the reservations at most: who waits for nobody has a place in the plan too.
+        return found[-max(1, state.settings.reservations // 2) :]
 
     def _end_of(self, job: str) -> int | None:
         """When a job that runs ends at the latest."""
@@ -243,14 +250,14 @@ class _Pass:
         if entry.step >= dead:
             if entry.takes_less and self._less(entry):
                 return True
-            if has_left:
+            if has_left and state.rules.get(entry.shape) not in _LIMITS:
                 self._reserve(entry)
             return False
         if entry.step >= state.apart.get(entry.shape, UNBOUNDED) and self._gathers(entry):
             return False
         level = self._level(entry)
         barred = self._barred(entry)
-        found = Failed(barred) if barred else state.placement.now(entry, self._now)
+        found = Failed(barred) if barred else self._place(entry)
         if isinstance(found, Placed):
             if not self._has_power(entry, found):
                 found = Failed("power")
@@ -265,15 +272,18 @@ class _Pass:
         if entry.key[0] == OVERDUE and found.rule in _LIMITS:
             # Else those who ask less would use up for ever what this one waits for.
             state.closed.setdefault(self._limit(entry, found.rule), entry.job.id)
-        if found.rule not in _OWN:
-            state.dead[entry.shape] = 0 if found.rule == "room" else entry.step
+        if found.rule != "network":
+            state.dead[entry.shape] = entry.step if found.rule == "window" else 0
+        if found.rule in _MEASURED:
+            self._hopeless.add(entry, 0 if found.rule == "room" else entry.step)
         if found.until is not None:
             state.apart[entry.shape] = entry.step
             state.looks = min(state.looks, found.until)
         if barred or found.rule == "power":
             return False
-        if not self._asked and Room.could(state, entry, level):
-            self._asked = True
+        if self._asks and entry.asks_from <= self._now and Room.could(state, entry, level):
+            self._asks -= 1
+            entry.asks_from = self._now + MINUTE
             room = Room(state, entry, level)
             state.denied = (entry.job.id, room.make(self._decisions))
             if entry.job.id in state.holes:
@@ -283,6 +293,12 @@ class _Pass:
         if has_left:
             self._reserve(entry)
         return False
+
+    def _place(self, entry: Entry) -> Placed | Failed:
+        """Where it goes now; nobody looks where somebody failed who asked no more than it does, for no longer."""
+        if self._hopeless.covers(entry):
+            return Failed("window")
+        return self._state.placement.now(entry, self._now)
 
     def _gathers(self, entry: Entry) -> bool:
         """The job waits for its room as those of its shape before it do, for none has come together since."""
@@ -447,5 +463,5 @@ class _Pass:
 _LIMITS = ("queue_limit", "power")
 """Limits of a queue and of a pool. Who has waited beyond patience for one closes it to others until he starts."""
 
-_OWN = frozenset({"network", "queue_limit", "power"})
+_MEASURED = frozenset({"room", "window"})
 """Rules that stop one job and say nothing of the next of its shape."""

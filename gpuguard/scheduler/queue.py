@@ -63,23 +63,8 @@ class Entry:
     """A job that waits. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "base",
-        "could_since",
-        "gpus",
-        "holder",
-        "job",
-        "key",
-        "length",
-        "ran",
-        "rank",
-        "restarts",
-        "resume",
-        "shape",
-        "smaller",
-        "span",
-        "step",
-        "submitted",
-        "waits_since",
+        "asks_from", "base", "could_since", "gpus", "holder", "job", "key", "length", "ran", "rank", "restarts",
+        "resume", "shape", "smaller", "span", "step", "submitted", "waits_since",
     )  # fmt: skip
 
     def __init__(self, job: Job, shape: Shape, submitted: int, length: int) -> None:
@@ -96,6 +81,7 @@ class Entry:
         self.step, self.span = stepped(length)
         self.key: Key = (0, 0.0, submitted, job.id)
         self.could_since: int | None = None
+        self.asks_from = 0
         self.restarts = 0
         self.ran = False
         self.resume = False

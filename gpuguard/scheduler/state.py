@@ -17,6 +17,7 @@ from gpuguard.scheduler.events import NodeJoined
 from gpuguard.scheduler.fairshare import FairShare
 from gpuguard.scheduler.fairtree import Standing
 from gpuguard.scheduler.hole import Hole
+from gpuguard.scheduler.hopeless import Hopeless
 from gpuguard.scheduler.layout import Part, resized, sizes
 from gpuguard.scheduler.learned import Learned
 from gpuguard.scheduler.measures import Measures
@@ -105,6 +106,7 @@ class State:
         self.reserved: list[tuple[Key, str, Booking]] = []
         self.planned: tuple[Reservation, ...] = ()
         self.dead: dict[Shape, int] = {}
+        self.hopeless = Hopeless()
         self.apart: dict[Shape, int] = {}
         self.rules: dict[Shape, str] = {}
         self.closed: dict[tuple[str, str], str] = {}
