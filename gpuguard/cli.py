@@ -107,8 +107,13 @@ def _run_command(name: str, rest: list[str]) -> int:
     except OutputFailed:
         raise
     except GpuguardError as error:
-        sys.stderr.write(f"gpuguard {name}: {error}\n")
+        sys.stderr.write(f"gpuguard {name}: {printable(str(error))}\n")
         return error.exit_code
+
+
+def printable(text: str) -> str:
+    """What a terminal does not obey: a file's name in an error may carry any character."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 def refilled(text: str) -> str:

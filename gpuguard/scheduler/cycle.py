@@ -390,7 +390,7 @@ class _Pass:
         self._decisions.append(
             Start(
                 rule=rule, job=entry.job.id, shares=state.shares(found.places), network=found.network,
-                restart=entry.restarts, why=why,
+                run=entry.runs, why=why,
             )
         )  # fmt: skip
         self._held_back += state.dependencies.started(entry.job.id).held

@@ -79,19 +79,25 @@ class ExtensionAsked(Event, frozen=True, kw_only=True, tag="extension_asked"):
 
 
 class Ended(Event, frozen=True, kw_only=True, tag="ended"):
-    """The job's processes are gone. `proof`: it showed that it completed (last step, final checkpoint, mark)."""
+    """The job's processes are gone.
+
+    Shape   proof: it showed that it completed (last step, final checkpoint, mark). run: of which run this is told, as
+            its Start counted; None: of the one that runs, if it was told after that had started
+    """
 
     job: str
     code: int = 0
     signal: int = 0
     proof: bool | None = None
+    run: int | None = None
 
 
 class Hung(Event, frozen=True, kw_only=True, tag="hung"):
-    """The agents' verdict on a running job."""
+    """The agents' verdict on a running job; `run` as in Ended."""
 
     job: str
     culprit: str = ""
+    run: int | None = None
 
 
 class ConditionMet(Event, frozen=True, kw_only=True, tag="condition_met"):

@@ -20,6 +20,8 @@ from gpuguard.scheduler.scoring import Scorer, Vacancy, Want, best
 from gpuguard.scheduler.settings import Pool, Settings
 
 DEFAULT = Pool()
+WANTS = 10_000
+"""So many asks are remembered in the words of the terms."""
 TERMS: dict[str, tuple[str, ...]] = {"pack": ("cores", "fragmentation", "release", "tight"), "spread": ("spread",)}
 """The terms of a pool that names none, in order."""
 
@@ -87,6 +89,8 @@ class Placement:
     def _want(self, ask: Ask) -> Want:
         want = self._wants.get(ask)
         if want is None:
+            if len(self._wants) >= WANTS:
+                self._wants.clear()
             kinds = self._cluster.kinds
             bits = sum(1 << place for place, kind in enumerate(kinds) if kind in ask.kinds)
             want = self._wants[ask] = Want(ask.gpus, ask.milli, ask.amounts[0], ask.amounts[1], bits)
@@ -166,14 +170,19 @@ class Placement:
         return now < since + self.wait(entry)
 
     def wait(self, entry: Entry) -> int:
-        """How long the job waits for a nearer place than it could have, in seconds."""
+        """How long the job waits for a nearer place than it could have, in seconds.
+
+        Shape   the less of a rack it needs, the longer, as its rack is the sooner free; and never longer than it runs,
+                for being nearer can save no more
+        """
         ask = entry.shape.terms.chunks[0].ask
         if entry.shape.terms.wait is not None:
             return entry.shape.terms.wait
         pool = self._settings.pools.get(ask.pool)
         if pool is None or entry.shape.nodes > self._cluster.by_rack.shape[1]:
             return 0
-        return pool.wait
+        part = (entry.shape.nodes - 1) / self._cluster.by_rack.shape[1]
+        return min(int(pool.wait * (1.0 - part)), entry.length)
 
     def _enough(self, flags: Flags, also: Flags | None, count: int) -> bool:
         if int(np.count_nonzero(flags)) < count:

@@ -6,7 +6,11 @@ import msgspec
 
 
 class Share(msgspec.Struct, frozen=True, array_like=True):
-    """What a job holds on one node: `mask` has a bit for each of its GPUs, `milli` of each."""
+    """What a job holds on one node.
+
+    Shape   mask: a bit for each of its GPUs; milli: of each. near_cpus, nics: the processors and network cards next to
+            these GPUs, as far as the node told its wiring
+    """
 
     node: str
     mask: int
@@ -14,6 +18,8 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
     cpus: int
     """Thousandths of a core."""
     memory: int
+    near_cpus: str = ""
+    nics: tuple[str, ...] = ()
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, tag_field="do"):
@@ -25,12 +31,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, tag_field="do"):
 
 
 class Start(Decision, frozen=True, kw_only=True, tag="start"):
-    """`network` says how far the nodes are from each other, best first: node, rack, pod, core."""
+    """The job holds these places and shall be started there.
+
+    Shape   network: how far the nodes are from each other, best first: node, rack, pod, core. run: counts the job's
+            runs from 0; whoever tells what came of one may say it
+    """
 
     job: str
     shares: tuple[Share, ...]
     network: str = "node"
-    restart: int = 0
+    run: int = 0
 
 
 class Hold(Decision, frozen=True, kw_only=True, tag="hold"):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from math import log2
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from gpuguard.scheduler.cluster import NEVER, Ask
 from gpuguard.scheduler.request import Job, Level
@@ -50,7 +51,7 @@ class Terms(NamedTuple):
 class Shape:
     """The same terms are the same Shape, so that it is found by identity: a pass asks for thousands."""
 
-    __slots__ = ("gpus", "nodes", "terms", "whole")
+    __slots__ = ("__weakref__", "gpus", "nodes", "terms", "whole")
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -63,8 +64,8 @@ class Entry:
     """A job that waits. Not frozen: the core folds what happens to it."""
 
     __slots__ = (
-        "asks_from", "base", "could_since", "gpus", "holder", "job", "key", "length", "ran", "rank", "restarts",
-        "resume", "shape", "smaller", "span", "step", "submitted", "waits_since",
+        "asks_from", "base", "could_since", "gpus", "holder", "job", "key", "length", "rank", "restarts",
+        "resume", "runs", "shape", "smaller", "span", "step", "submitted", "waits_since",
     )  # fmt: skip
 
     def __init__(self, job: Job, shape: Shape, submitted: int, length: int) -> None:
@@ -83,13 +84,13 @@ class Entry:
         self.could_since: int | None = None
         self.asks_from = 0
         self.restarts = 0
-        self.ran = False
+        self.runs = 0
         self.resume = False
 
     @property
     def takes_less(self) -> bool:
         """It ran before, and may start again on fewer GPUs."""
-        return self.ran and bool(self.smaller)
+        return self.runs > 0 and bool(self.smaller)
 
 
 def line_of(entry: Entry) -> tuple[Shape, int]:
@@ -120,7 +121,8 @@ class Queue:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.entries: dict[str, Entry] = {}
-        self._shapes: dict[Terms, Shape] = {}
+        # One that nobody of has come for long is forgotten.
+        self._shapes: WeakValueDictionary[Terms, Shape] = WeakValueDictionary()
         self._lines: dict[tuple[Shape, int], list[tuple[Key, Entry]]] = {}
         self._oldest: list[tuple[int, str]] = []
         self.gpus = 0

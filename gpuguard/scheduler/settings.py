@@ -42,7 +42,8 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 
     Shape   placement: pack fills nodes, spread evens them. terms: scorers that choose among nodes, in order, where the
             usual ones will not do. watts: budget of the nodes that are in use, None: none.
-            wait: seconds a job waits for its rack before it takes nodes further apart. spans: whether a job may span
+            wait: the most seconds that a job waits for its rack before it takes nodes further apart. spans: whether a
+            job may span
             pods
     """
 
@@ -147,7 +148,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     gpu_weights: Mapping[str, float] = msgspec.field(default_factory=lambda: {"A10": 1.0, "A100": 4.0})
     high_share: float = 0.2
     cores_per_gpu: float = 2.0
-    reservations: int = 5
+    reservations: int = 3
     backfill: bool = True
     key: Literal["fifo", "weighted"] = "weighted"
     topology: bool = True

@@ -224,6 +224,14 @@ class State:
 
     # -- jobs that wait -----------------------------------------------------------------------------------------------
 
+    def job(self, id: str) -> Job | None:
+        """A job that waits or runs."""
+        entry = self.queue.entries.get(id) or self.waiting.get(id)
+        if entry is not None:
+            return entry.job
+        run = self.running.get(id)
+        return None if run is None else run.job
+
     def knows(self, job: str) -> bool:
         return job in self.records or job in self.outcomes
 
@@ -423,5 +431,13 @@ class State:
         """Places as they are told outside."""
         names = self.cluster.names
         return tuple(
-            Share(names[place.node], place.mask, place.milli, place.amounts[0], place.amounts[1]) for place in places
+            Share(
+                names[place.node],
+                place.mask,
+                place.milli,
+                place.amounts[0],
+                place.amounts[1],
+                *self.cluster.wiring[place.node].near(place.mask),
+            )
+            for place in places
         )

@@ -187,12 +187,14 @@ class Told:
 
     # -- running jobs -------------------------------------------------------------------------------------------------
 
-    def _run(self, job: str, at: int) -> Running | None:
+    def _run(self, job: str, at: int, number: int | None = None) -> Running | None:
         """The run that an event of this instant is about; None: there is none, or it was told too late, of one before.
 
         Where the caller's clock was set back, instants before the start say nothing.
         """
         run = self._state.running.get(job)
+        if run is not None and number is not None:
+            return run if number == run.entry.runs else None
         return None if run is not None and at < run.started <= self._clock else run
 
     def kill(self, run: Running, word: str, rule: str, why: str, cause: str = "") -> None:
@@ -206,7 +208,7 @@ class Told:
         self._decisions.append(Kill(rule=rule, job=run.job.id, grace=grace, why=why, cause=cause))
 
     def _hung(self, event: Hung) -> None:
-        run = self._run(event.job, event.at)
+        run = self._run(event.job, event.at, event.run)
         if run is not None:
             culprit = f"; {event.culprit} holds it up" if event.culprit else ""
             self.kill(run, "hung", "hung", f"it makes no progress{culprit}")
@@ -246,7 +248,7 @@ class Told:
         return ""
 
     def _ended(self, event: Ended) -> None:
-        run = self._run(event.job, event.at)
+        run = self._run(event.job, event.at, event.run)
         if run is None:
             return
         job = run.job
@@ -283,7 +285,7 @@ class Told:
             state.finish(job.id, outcome)
             self._changed(state.dependencies.ended(job.id, outcome == "completed"))
             return
-        entry.ran = True
+        entry.runs += 1
         entry.restarts += how != "preempted"
         entry.resume = entry.resume or saved
         entry.could_since = None
@@ -307,9 +309,13 @@ class Told:
     def _submit(self, submitted: list[Submitted]) -> None:
         state = self._state
         instant: dict[str, int] = {}
+        jobs = []
         for event in submitted:
+            if state.job(event.job.id) == event.job:
+                continue  # told twice
             instant.setdefault(event.job.id, event.at)
-        admitted = state.admission.admit([event.job for event in submitted], state)
+            jobs.append(event.job)
+        admitted = state.admission.admit(jobs, state)
         for job, mistakes in admitted.refused:
             self._decisions.append(
                 Refuse(rule=mistakes[0].rule, job=job.id, why=" ".join(f"{one.why} {one.step}" for one in mistakes))

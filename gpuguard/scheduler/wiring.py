@@ -3,12 +3,14 @@
 Source  topology/subsets.py judges the subsets; topology/placement.py is what a node says of itself
 """
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations
 
+from gpuguard.model.numbers import numbers_in, spans
 from gpuguard.scheduler.events import NodeJoined
 from gpuguard.topology.placement import masks
-from gpuguard.topology.subsets import Masks, mask_of
+from gpuguard.topology.subsets import Masks, mask_of, places_in
 
 # Beyond this many the subsets are not judged, only counted: a table of 2^16 masks costs seconds.
 JUDGED = 8
@@ -17,8 +19,10 @@ JUDGED = 8
 class Wiring:
     """The tables of one kind of node. Penalty 0 is the best subset of that size that the node could ever give."""
 
-    def __init__(self, size: int, table: Masks | None) -> None:
+    def __init__(self, size: int, table: Masks | None, cpus: Sequence[str] = (), nics: Sequence[str] = ()) -> None:
         self.size = size
+        self._cpus, self._nics = cpus, nics
+        self._near: dict[int, tuple[str, tuple[str, ...]]] = {}
         self._table = table
         self._ranks: dict[int, dict[tuple[int, int, int], int]] = {}
         self._rows: dict[tuple[int, int], list[int]] = {}
@@ -33,6 +37,18 @@ class Wiring:
                 free ^= low
             return mask
         return self._table.best_mask(count, free) if count else 0
+
+    def near(self, mask: int) -> tuple[str, tuple[str, ...]]:
+        """The processors and the network cards next to these GPUs; nothing where the node did not tell."""
+        if not self._cpus and not self._nics:
+            return "", ()
+        found = self._near.get(mask)
+        if found is None:
+            places = places_in(mask)
+            cpus = sorted({number for place in places if self._cpus for number in numbers_in(self._cpus[place])})
+            nics = dict.fromkeys(self._nics[place] for place in places if self._nics and self._nics[place])
+            found = self._near[mask] = (spans(cpus), tuple(nics))
+        return found
 
     def penalties(self, free: int, wide: int) -> list[int]:
         """By how many steps the best subset of each size is worse than the best of an empty node; index is the size."""
@@ -70,7 +86,7 @@ class Wirings:
         placement = node.placement
         key: tuple[object, ...] = (node.gpus,)
         if placement is not None:
-            key = (node.gpus, repr(placement.get("wires")), repr(placement.get("far")), repr(placement.get("numa")))
+            key = (node.gpus, *(repr(placement.get(word)) for word in ("wires", "far", "numa", "cpus", "nics")))
         wiring = self._known.get(key)
         if wiring is None:
             wiring = self._known[key] = _wiring(node)
@@ -78,7 +94,16 @@ class Wirings:
 
 
 def _wiring(node: NodeJoined) -> Wiring:
-    return Wiring(node.gpus, None if node.placement is None else masks(node.placement))
+    placement = node.placement
+    if placement is None:
+        return Wiring(node.gpus, None)
+    return Wiring(node.gpus, masks(placement), _names(placement, "cpus"), _names(placement, "nics"))
+
+
+def _names(placement: Mapping[str, object], word: str) -> list[str]:
+    """One entry for each GPU, empty where it is not known."""
+    told = placement.get(word)
+    return [one if isinstance(one, str) else "" for one in told] if isinstance(told, list) else []
 
 
 @lru_cache(maxsize=64)

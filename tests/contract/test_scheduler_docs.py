@@ -110,13 +110,15 @@ def test_the_example_is_what_the_queue_computes() -> None:
         cycle(state, [Submitted(at=int(submitted) * HOUR, job=job)], 60)
     told = {name: float(virtual) for name, _, _, _, virtual in rows}
     assert {entry.job.id: round(entry.key[1] / HOUR, 1) for entry in state.queue.in_order()} == told
-    assert [entry.job.id for entry in state.queue.in_order()] == ["C", "B", "A"]
+    assert [entry.job.id for entry in state.queue.in_order()] == ["B", "C", "A"]
 
 
 def test_the_defaults_on_the_page_are_those_of_the_settings() -> None:
     site = Settings()
     order, preemption, care = site.order, site.preemption, site.care
     assert (order.size, order.length, order.share, order.most) == (18.0, 18.0, 24.0, 7 * 24.0)
+    assert (order.several, site.pools["training"].wait, site.turning.length) == (48.0, 86400, 2 * 86400)
+    assert (site.turning.share, round(1 / site.turning.most)) == (2.0, 6)
     assert f"The first {site.reservations} of those who cannot start" in PAGE
     assert f"hold {site.high_share:.0%}".replace("%", " %") in PAGE
     assert f"more than {order.patience // 86400} days" in PAGE

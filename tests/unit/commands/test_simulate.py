@@ -111,7 +111,6 @@ def test_walltimes_decide_who_fits_into_the_gap(call: Call) -> None:
     exact, bucket, longer = (
         facts(call, *MORNING, "--policy", "easy-pack", "--walltime", mode)["wait_s"]["mean"]
         for mode in ("exact", "bucket", "x3")
-        for mode in ("exact", "bucket", "x3")
     )
     assert exact < bucket
     assert exact <= longer

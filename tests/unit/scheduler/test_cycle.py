@@ -76,7 +76,7 @@ def test_all_jobs_at_once() -> None:
     state = state_of(*(node(f"n{number}") for number in range(20)))
     plan = told(state, *(sub(f"j{number:04}", 1) for number in range(2000)), now=1)
     assert len(starts(plan)) == 160
-    assert len(plan.reservations) == 5
+    assert len(plan.reservations) == Settings().reservations
 
 
 def test_a_node_that_dies_in_the_instant_of_a_submit_gets_nothing() -> None:

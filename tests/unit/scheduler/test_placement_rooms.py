@@ -48,7 +48,8 @@ class World:
 
 def apart(wait: int, wish: Wish | None = None) -> World:
     """Two racks of two nodes, one node of each free, and a job that wants two; others have the rest."""
-    world = World(site(wait), *joined(2))
+    # A job that needs the half of its rack beside its first node waits for half of what its pool says.
+    world = World(site(2 * wait), *joined(2))
     for number in range(4):
         world.step(0, Submitted(at=0, job=job(f"a{number}", walltime=9 * HOUR)))
     by_rack = {_rack(world, name): name for name in world.state.running}

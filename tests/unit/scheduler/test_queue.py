@@ -97,7 +97,7 @@ def test_who_takes_less_stands_in_a_line_of_its_own() -> None:
     plain, less = entry(queue, "plain"), entry(queue, "less")
     assert line_of(plain) == line_of(less)
     queue.remove("less")
-    less.ran, less.smaller = True, ((1, less.shape),)
+    less.runs, less.smaller = 1, ((1, less.shape),)
     queue.add(less, 1.0, 0)
     assert line_of(plain) != line_of(less)
     assert len(queue.lines()) == 2

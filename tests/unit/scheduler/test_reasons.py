@@ -105,7 +105,7 @@ def test_whose_reservation_it_would_move_is_told() -> None:
 
 
 def test_a_job_that_waits_for_one_rack_says_how_long() -> None:
-    pools = {"training": Pool(wait=600), "interactive": Pool()}
+    pools = {"training": Pool(wait=1200), "interactive": Pool()}
     racks = [NodeJoined(at=0, node=f"n{number}", gpus=8, rack=f"r{number // 2}") for number in range(4)]
     fill = [job("a"), job("b", 16, wish=Wish(within="any")), job("c", 16)]
     state = site(*racks, settings=Settings(pools=pools, reservations=0, key="fifo"), jobs=fill[:1])

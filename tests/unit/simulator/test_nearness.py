@@ -45,7 +45,7 @@ def test_a_job_that_had_to_be_spread() -> None:
     nodes = [node("a", "r1"), node("b", "r1"), node("c", "r2"), node("d", "r2")]
     full = [job(name, 8, at, 9) for at, name in enumerate("abcd")]  # one a node, in their order
     free = [_ends_early(one) if one.job.id in {"b", "c"} else one for one in full]
-    wide = job("wide", 16, 2 * HOUR)
+    wide = job("wide", 16, 2 * HOUR, 20)
     assert figures(nodes, [*free, wide])["one_rack_share"] == 1.0
     found = figures(nodes, [*free, wide], wait=0)
     assert (found["multi_node_jobs"], found["one_rack_share"]) == (1, 0.0)
