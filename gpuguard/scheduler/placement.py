@@ -20,6 +20,9 @@ from gpuguard.scheduler.scoring import Scorer, Vacancy, Want, best
 from gpuguard.scheduler.settings import Pool, Settings
 
 DEFAULT = Pool()
+LENGTHS = 4
+"""A job waits no longer for its rack than so many times its walltime."""
+
 WANTS = 10_000
 """So many asks are remembered in the words of the terms."""
 TERMS: dict[str, tuple[str, ...]] = {"pack": ("cores", "fragmentation", "release", "tight"), "spread": ("spread",)}
@@ -172,8 +175,8 @@ class Placement:
     def wait(self, entry: Entry) -> int:
         """How long the job waits for a nearer place than it could have, in seconds.
 
-        Shape   the less of a rack it needs, the longer, as its rack is the sooner free; and never longer than it runs,
-                for being nearer can save no more
+        Shape   the less of a rack it needs, the longer, as its rack is the sooner free; and not much longer than it
+                runs, for being nearer saves a part of that alone
         """
         ask = entry.shape.terms.chunks[0].ask
         if entry.shape.terms.wait is not None:
@@ -182,7 +185,7 @@ class Placement:
         if pool is None or entry.shape.nodes > self._cluster.by_rack.shape[1]:
             return 0
         part = (entry.shape.nodes - 1) / self._cluster.by_rack.shape[1]
-        return min(int(pool.wait * (1.0 - part)), entry.length)
+        return min(int(pool.wait * (1.0 - part)), LENGTHS * entry.length)
 
     def _enough(self, flags: Flags, also: Flags | None, count: int) -> bool:
         if int(np.count_nonzero(flags)) < count:

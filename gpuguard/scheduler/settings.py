@@ -148,7 +148,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     gpu_weights: Mapping[str, float] = msgspec.field(default_factory=lambda: {"A10": 1.0, "A100": 4.0})
     high_share: float = 0.2
     cores_per_gpu: float = 2.0
-    reservations: int = 3
+    reservations: int = 5
     backfill: bool = True
     key: Literal["fifo", "weighted"] = "weighted"
     topology: bool = True

@@ -50,7 +50,7 @@ def test_the_plan_reaches_as_far_as_the_longest_limit() -> None:
     def words(settings: Settings) -> list[str]:
         return _conf(settings)["SchedulerParameters"].split(",")
 
-    assert {"bf_window=10080", "bf_resolution=600", "bf_continue", "bf_job_part_count_reserve=3"} <= {
+    assert {"bf_window=10080", "bf_resolution=600", "bf_continue", "bf_job_part_count_reserve=5"} <= {
         *words(Settings())
     }
     short = Settings(queues={"training": Queue(limit=HOUR + 1)})
