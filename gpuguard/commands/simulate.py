@@ -429,11 +429,14 @@ def _claims(args: Namespace) -> int:
 
     recorded = traces(args.traces, _say)
     with Bar("claims", "", shown=True if args.progress else None) as bar:
-        found = list(findings(recorded, seed=args.seed, only=args.claim or (), say=bar.say))
-    if args.json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
-    else:
+        found = findings(recorded, seed=args.seed, only=args.claim or (), say=bar.say)
+        if args.json:
+            sys.stdout.write(msgspec.json.encode(list(found)).decode() + "\n")
+            return 0
         from gpuguard.runtime import words
 
-        sys.stdout.write(words.page(page(found)))
+        for line in page(found):
+            bar.make_way()
+            sys.stdout.write(words.page((line,)))
+            sys.stdout.flush()
     return 0

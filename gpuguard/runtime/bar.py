@@ -36,9 +36,15 @@ class Bar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.make_way()
+
+    def make_way(self) -> None:
+        """The line is gone until something is said again: what is printed now stands where it stood."""
         if self._drawn and self._terminal:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+            self._drawn = False
+            self._said = ""
 
     def show(self, done: int, total: int) -> None:
         """So many of so many are done; drawn unless it was drawn a moment ago."""

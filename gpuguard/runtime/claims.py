@@ -55,15 +55,16 @@ def findings(
 
 
 def page(found: Iterable[Found]) -> Iterator[str]:
-    """The findings for people, in lines of 80 columns."""
-    told = list(found)
-    for finding in told:
+    """The findings for people, in lines of 80 columns, each as soon as it is there."""
+    told = holds = absent = 0
+    for finding in found:
         yield from _finding(finding)
         yield ""
-    holds = sum(bool(finding["holds"]) for finding in told)
-    absent = sum("absent" in finding["measured"] for finding in told)
+        told += 1
+        holds += bool(finding["holds"])
+        absent += "absent" in finding["measured"]
     without = f"; {absent} not measured: the trace is missing" if absent else ""
-    yield from paragraph(f"{holds} of {len(told)} claims hold as they were claimed{without}.")
+    yield from paragraph(f"{holds} of {told} claims hold as they were claimed{without}.")
 
 
 def _finding(finding: Found) -> Iterator[str]:

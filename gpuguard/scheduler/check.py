@@ -168,7 +168,7 @@ def _amounts(state: State) -> Iterator[str]:
     for node, tenants in enumerate(cluster.tenants):
         for row, resource in enumerate(RESOURCES):
             given = sum(tenant.place.amounts[row] for tenant in tenants.values())
-            if given > int(cluster.total[row, node]):
+            if given > int(cluster.total[row, node]) and (node, row) not in cluster.short:
                 yield f"{cluster.names[node]} has {int(cluster.total[row, node])} of {resource}, and {given} are given"
 
 

@@ -91,6 +91,8 @@ class Cluster:
         # What new work may take of each GPU, for the scorers: 0 where it is bad, held or whole in use.
         self.vacant: npt.NDArray[np.int32] = np.zeros((size, self.most), dtype=np.int32)
         self.changed: Callable[[int], None] | None = None
+        # Nodes that have less of a resource than they had when it was given away, by (node, row of RESOURCES).
+        self.short: frozenset[tuple[int, int]] = frozenset()
         self.cards = [_bound(node.gpu_memory) for node in self.nodes]
         self.card_memory: Ints = np.array(self.cards, dtype=np.int64)
         self.card_free: dict[int, dict[int, int]] = {}
@@ -445,6 +447,11 @@ class Cluster:
         self.ends[:, : ends.shape[1]] = ends
         self.frees[:, :, : frees.shape[2]] = frees
         self.frees[:, :, frees.shape[2] :] = frees[:, :, -1:]
+
+    def overdrawn(self) -> frozenset[tuple[int, int]]:
+        """Where more is given than there is, by (node, row of RESOURCES): a node came back with less."""
+        rows, nodes = np.nonzero(self.spare < 0)
+        return frozenset(zip(nodes.tolist(), rows.tolist(), strict=True))
 
     # -- what will be free --------------------------------------------------------------------------------------------
 

@@ -138,6 +138,7 @@ class State:
             run.places = tuple(place._replace(node=index[names[place.node]]) for place in run.places)
             for place in run.places:
                 self.cluster.take(run.job.id, place, run.end)
+        self.cluster.short = self.cluster.overdrawn()
         for held in self.holes.values():
             held.places = tuple(place._replace(node=index[names[place.node]]) for place in held.places)
             for place in held.places:

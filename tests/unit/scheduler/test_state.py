@@ -142,3 +142,17 @@ def test_what_was_charged_is_given_back() -> None:
     assert not any(state.by_queue.values())
     assert not any(state.yielding.values())
     assert all(abs(watts) < 1e-6 for watts in state.watts.values())
+
+
+def test_a_node_that_comes_back_with_less_owes_nobody_more() -> None:
+    """The kernel of the next boot keeps more memory for itself, and a job still holds what was there."""
+    state = State()
+    told(state, NodeJoined(at=0, node="a", gpus=8, memory=1000.0), now=0)
+    told(state, Submitted(at=0, job=Job(id="all", gpus=4, memory=1000, walltime=600)), now=0)
+    told(state, NodeJoined(at=5, node="a", gpus=8, memory=990.0), now=5)
+    assert check(state) == ()
+    told(state, Submitted(at=6, job=Job(id="more", gpus=1, memory=1, walltime=60)), now=6)
+    assert "more" not in state.running
+    told(state, Ended(at=7, job="all"), now=7)
+    assert "more" in state.running
+    assert check(state) == ()

@@ -17,7 +17,7 @@ from gpuguard.scheduler.events import (
     NodeLost,
     Submitted,
 )
-from gpuguard.scheduler.plan import Finish, Kill, Preempt, Release, Requeue
+from gpuguard.scheduler.plan import Finish, Kill, Preempt, Refuse, Release, Requeue, Start
 from gpuguard.scheduler.request import Dependency, Job
 from gpuguard.scheduler.settings import HOUR, Preemption, Settings
 from gpuguard.scheduler.state import State
@@ -185,3 +185,25 @@ def test_a_queues_limit_ends_who_said_no_walltime() -> None:
     assert plan.wake == state.running["b"].end == 2 * HOUR
     plan = told(state, now=2 * HOUR)
     assert [(one.job, one.rule) for one in plan.decisions if isinstance(one, Kill)] == [("b", "walltime")]
+
+
+def test_an_end_of_another_run_ends_nothing() -> None:
+    """The first run is lost and the job starts again in the same second: the late word is of run 0."""
+    state = cluster(node("a"), node("b"), *sub(job("j", checkpoints=True)))
+    on = state.cluster.names[state.running["j"].places[0].node]
+    plan = told(state, NodeLost(at=10, node=on), now=10)
+    assert [decision.run for decision in plan.decisions if isinstance(decision, Start)] == [1]
+    told(state, Ended(at=10, job="j", code=1, run=0), Hung(at=10, job="j", run=0), now=10)
+    assert state.running["j"].signalled is None
+    told(state, Ended(at=11, job="j", run=1, proof=True), now=11)
+    assert "j" not in state.running
+
+
+def test_a_job_that_is_submitted_twice_is_the_same_job() -> None:
+    state = cluster(node("a"), *sub(job("runs"), job("waits")))
+    plan = told(state, *sub(job("runs"), job("waits"), at=5), now=5)
+    assert plan.decisions == ()
+    plan = told(state, *sub(job("runs", 4), at=6), now=6)
+    assert [(decision.job, decision.rule) for decision in plan.decisions if isinstance(decision, Refuse)] == [
+        ("runs", "duplicate")
+    ]

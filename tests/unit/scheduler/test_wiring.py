@@ -48,3 +48,14 @@ def test_one_wiring_for_all_that_are_alike() -> None:
         for name, placement in (("a", two_sockets(4)), ("b", two_sockets(4)), ("c", None))
     )
     assert known.of(one) is known.of(other) is not known.of(third)
+
+
+def test_what_is_near_is_told_where_the_node_told_it() -> None:
+    placement = dict(two_sockets(4)) | {
+        "cpus": ["0-7", "0-7", "8-15", None],
+        "nics": ["mlx5_0", None, "mlx5_1", "mlx5_1"],
+    }
+    wiring = Wirings().of(NodeJoined(at=0, node="a", gpus=4, placement=placement))
+    assert wiring.near(0b0011) == ("0-7", ("mlx5_0",))
+    assert wiring.near(0b1110) == ("0-15", ("mlx5_1",))
+    assert Wirings().of(NodeJoined(at=0, node="b", gpus=4)).near(0b0011) == ("", ())
