@@ -228,4 +228,4 @@ def test_help_fills_paragraphs_and_keeps_what_is_indented() -> None:
 
 def test_a_terminal_obeys_no_error() -> None:
     """A file may be named so that its name, in an error, would clear the screen."""
-    assert printable("no file \x1b[2Jx.csv\nnext step") == "no file ?[2Jx.csv\nnext step"
+    assert cli.printable("no file \x1b[2Jx.csv\nnext step") == "no file ?[2Jx.csv\nnext step"
