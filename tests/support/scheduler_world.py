@@ -242,7 +242,8 @@ class World:
             self.now = max(self.now + 1, min([*(end for end in ends if end < 1 << 50), self.now + 600]))
             if self.wake is not None and self.wake < self.now:
                 self.now = self.wake
-            late = [job for job, run in self.state.running.items() if run.end <= self.now or run.end > 1 << 50]
+            # Nobody runs for long now: a walltime that nobody said is the limit of its queue, which is days.
+            late = [job for job, run in self.state.running.items() if min(run.end, run.started + 600) <= self.now]
             late += [job for job, run in self.state.running.items() if run.signalled is not None and job not in late]
             events: list[AnyEvent] = [Ended(at=self.now, job=job, proof=True) for job in late]
             self.go(events, self.now, events[::-1])
