@@ -69,6 +69,8 @@ def test_the_agent_has_a_hung_job_started_anew_once(slurm: Cluster, short_path: 
     job = submit(slurm, "--gres=gpu:2")
     slurm.until("the job runs", lambda: state(slurm, job) == "RUNNING")
     subject = SubjectId(f"job:slurm/{job}")
+    # Slurm says that a job runs a moment before its step's record tells of the node.
+    slurm.until("the agent sees the job", lambda: subject in jobs_of(slurm))
     said = jobs_of(slurm)[subject]
     health, rules = Health(now=instant(0.0)), policy.Settings(mode="drain", restart_hung=True)
     owed = []
