@@ -141,7 +141,8 @@ class _Pass:
         self._turn()
         state.bookings.clear()
         state.dead.clear()
-        self._hopeless.clear()
+        self._hopeless.renew(state.queue.sorts)
+        state.top = int(state.cluster.count.max(initial=0))
         state.apart.clear()
         state.rules.clear()
         state.closed.clear()
@@ -296,9 +297,12 @@ class _Pass:
 
     def _place(self, entry: Entry) -> Placed | Failed:
         """Where it goes now; nobody looks where somebody failed who asked no more than it does, for no longer."""
+        state = self._state
+        if entry.shape.terms.chunks[0].ask.gpus > state.top:
+            return Failed("room")
         if self._hopeless.covers(entry):
             return Failed("window")
-        return self._state.placement.now(entry, self._now)
+        return state.placement.now(entry, self._now)
 
     def _gathers(self, entry: Entry) -> bool:
         """The job waits for its room as those of its shape before it do, for none has come together since."""

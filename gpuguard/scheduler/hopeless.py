@@ -7,6 +7,9 @@ a few who failed stand for thousands of others, of whom no two are alike. A part
 from gpuguard.scheduler.cluster import Ask
 from gpuguard.scheduler.queue import Entry
 
+FEW = 200
+"""So many shapes and lengths are looked at one by one."""
+
 MOST = 16
 """So many who failed are kept of each sort of nodes; those that excuse most stand in front."""
 
@@ -28,14 +31,16 @@ class Hopeless:
 
     def __init__(self) -> None:
         self._failed: dict[Sort, list[Measure]] = {}
+        self._kept = True
 
-    def clear(self) -> None:
-        """Something was given back."""
+    def renew(self, sorts: int) -> None:
+        """Something was given back; where only few sorts wait, to look is cheaper than to remember."""
         self._failed.clear()
+        self._kept = sorts > FEW
 
     def add(self, entry: Entry, step: int) -> None:
         """It found no place for this long, 0: for no time at all."""
-        if entry.shape.nodes != 1:
+        if not self._kept or entry.shape.nodes != 1:
             return
         ask = entry.shape.terms.chunks[0].ask
         failed = self._failed.setdefault(_sort(ask), [])

@@ -240,6 +240,11 @@ class Queue:
         """Who stands before all others."""
         return min((line[0] for line in self._lines.values()), default=(None, None))[1]
 
+    @property
+    def sorts(self) -> int:
+        """Shapes and lengths that wait."""
+        return len(self._lines)
+
     def lines(self) -> dict[tuple[Shape, int], list[tuple[Key, Entry]]]:
         return self._lines
 

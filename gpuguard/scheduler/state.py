@@ -107,6 +107,8 @@ class State:
         self.planned: tuple[Reservation, ...] = ()
         self.dead: dict[Shape, int] = {}
         self.hopeless = Hopeless()
+        # No node had more whole GPUs free than this when the last pass began.
+        self.top = 0
         self.apart: dict[Shape, int] = {}
         self.rules: dict[Shape, str] = {}
         self.closed: dict[tuple[str, str], str] = {}

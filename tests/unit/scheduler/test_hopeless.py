@@ -1,7 +1,7 @@
 """Who failed stands for all who ask as much and for as long."""
 
 from gpuguard.scheduler.cluster import Ask
-from gpuguard.scheduler.hopeless import MOST, Hopeless
+from gpuguard.scheduler.hopeless import FEW, MOST, Hopeless
 from gpuguard.scheduler.queue import Chunk, Entry, Shape, Terms
 from gpuguard.scheduler.request import Job
 
@@ -50,8 +50,10 @@ def test_other_nodes_and_several_nodes_are_looked_at() -> None:
 def test_what_is_given_back_gives_hope() -> None:
     failed = Hopeless()
     failed.add(entry(1), 0)
-    failed.clear()
+    failed.renew(FEW + 1)
     assert not failed.covers(entry(8))
+    failed.add(entry(1), 0)
+    assert failed.covers(entry(8))
 
 
 def test_only_so_many_are_kept() -> None:
@@ -60,3 +62,10 @@ def test_only_so_many_are_kept() -> None:
         failed.add(entry(1 + number, cpus=1000 * (2 * MOST - number)), 0)
     assert failed.covers(entry(2 * MOST, cpus=1000))
     assert not failed.covers(entry(1, cpus=1000 * 2 * MOST))
+
+
+def test_few_sorts_are_looked_at_one_by_one() -> None:
+    failed = Hopeless()
+    failed.renew(FEW)
+    failed.add(entry(1), 0)
+    assert not failed.covers(entry(8))
