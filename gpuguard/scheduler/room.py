@@ -173,7 +173,7 @@ class Room:
         if free.bit_count() < ask.gpus:
             return False
         stay = [job for job in cluster.tenants[node] if job not in ids and job not in self._gone]
-        if stay and (ask.alone or cluster.sole[node]):
+        if (stay or cluster.holds[node]) and (ask.alone or cluster.sole[node]):
             return False
         if ask.card_memory and cluster.cards[node] < ask.card_memory:
             return False
@@ -195,6 +195,8 @@ class Room:
         hole = opened(job, shares, leaving, state.now, rules)
         held = state.holes[job] = Held(hole, found.placement, self._entry.span)
         for place in found.placement:
+            # What was planned from the node's releases until now is no longer true.
+            state.bookings.changed(place.node)
             state.cluster.hold(place, held.end)
         decisions.extend(
             Preempt(rule="room", job=name, preemptor=job, grace=rules.grace, why=found.why, cause=job)

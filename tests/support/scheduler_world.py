@@ -151,7 +151,8 @@ class World:
             if bad:
                 assert not isinstance(word, Finish) or word.outcome != "completed", "12: a failure passed as completed"
             if ours and why[event.job] == "preempt" and bad:
-                assert word.rule in {"preempted", "lost", "node_left", "cancel"}, f"12: {word}"
+                # Ended and cancelled in one pass: it goes back to the queue and leaves it at once.
+                assert word.rule in {"preempted", "lost", "node_left", "cancel", "cancelled"}, f"12: {word}"
 
     def _decided(self, plan: Plan) -> None:
         state = self.state
