@@ -61,15 +61,11 @@ class Bookings:
         self._nodes = []
         self._array = np.zeros(0, dtype=np.int64)
 
-    @property
-    def any(self) -> bool:
-        return bool(self._nodes)
-
     def allow(self, flags: Flags, ask: Ask, until: int) -> Flags:
         """Those of the nodes where somebody who stays until then moves no reservation."""
         if not self._nodes:
             return flags
-        beside = (self.shadow[0] >= _whole(ask)) & (not ask.alone)
+        beside = (self.shadow[0] >= ask.planned) & (not ask.alone)
         for row, amount in enumerate(ask.amounts, 1):
             if amount and self._cluster.constrains[row - 1]:
                 beside &= self.shadow[row] >= amount
@@ -80,7 +76,7 @@ class Bookings:
         """The booking stands."""
         for node, ask in booking.nodes:
             # Beside one that is to be alone there is no room, not even for work without GPUs.
-            wants = (int(self._cluster.size[node]) + 1 if ask.alone else _whole(ask), *ask.amounts)
+            wants = (int(self._cluster.size[node]) + 1 if ask.alone else ask.planned, *ask.amounts)
             if not self.booked[node]:
                 self.booked[node] = True
                 self._nodes.append(node)
@@ -127,9 +123,10 @@ class Bookings:
         for careful in (False, True):
             first = self._first(times, main.ask, length, careful)
             second = None if other is None or rest is None else self._first(other, rest.ask, length, careful)
-            start, members = _meet(first, main.nodes, second, least, groups)
+            start, members = meet(first, main.nodes, second, groups)
             if start >= NEVER:
                 return None
+            start = max(start, least)
             valid = self._valid(times, start, length)
             also = None if other is None else self._valid(other, start, length)
             chosen = self._choose(chunks, valid, also, start, members)
@@ -171,7 +168,7 @@ class Bookings:
             amount + self.taken[row, nodes] if amount and self._cluster.constrains[row - 1] else 0
             for row, amount in enumerate(ask.amounts, 1)
         ]
-        return self._cluster.ready(nodes, _whole(ask) + self.taken[0, nodes], amounts, ask.spares)
+        return self._cluster.ready(nodes, ask.planned + self.taken[0, nodes], amounts, ask.spares)
 
     def _times(self, ask: Ask) -> _Times:
         bare = self._bare_of(ask)
@@ -191,7 +188,7 @@ class Bookings:
         able = cluster.able(ask)
         if ask.card_memory:
             able &= cluster.card_memory >= ask.card_memory
-        bare = cluster.ready(None, _whole(ask), ask.amounts, ask.spares)
+        bare = cluster.ready(None, ask.planned, ask.amounts, ask.spares)
         # Alone it waits for the last who is there, and so does everybody where one is alone.
         if ask.alone:
             bare = np.maximum(bare, cluster.empty)
@@ -259,36 +256,31 @@ class Bookings:
         return found
 
 
-def _meet(first: Ints, count: int, second: Ints | None, least: int, groups: Ints | None) -> tuple[int, Ints | None]:
-    """The first instant at which enough nodes can, of one group where there are groups, and the nodes of that group."""
+def meet(first: Ints, count: int, second: Ints | None, groups: Ints | None) -> tuple[int, Ints | None]:
+    """The first instant at which enough nodes can, of one group where there are groups, and the nodes of that group.
+
+    Shape   first: when each node can give the parts of which there are `count`; second: when it can give the one part
+            that is left, where there is one; groups: nodes in rows, filled up with -1
+    """
     more = 0 if second is None else 1
-    if count == 1 and not more and groups is None:
-        start = int(first.min())
-        return max(start, least) if start < NEVER else NEVER, None
     if groups is None:
         if len(first) < count + more:
             return NEVER, None
         start = int(np.partition(first, count - 1)[count - 1])
         if second is not None:
             start = max(start, int(np.partition(second, count)[count]))
-        return max(start, least) if start < NEVER else NEVER, None
+        return start, None
     if groups.shape[1] < count + more:
         return NEVER, None
     starts = _nth(first, groups, count - 1)
     if second is not None:
         starts = np.maximum(starts, _nth(second, groups, count))
     group = int(starts.argmin())
-    start = int(starts[group])
     members = groups[group]
-    return max(start, least) if start < NEVER else NEVER, members[members >= 0]
+    return int(starts[group]), members[members >= 0]
 
 
 def _nth(values: Ints, groups: Ints, place: int) -> Ints:
     padded = np.append(values, NEVER)
     nth: Ints = np.partition(padded[groups], place, axis=1)[:, place]
     return nth
-
-
-def _whole(ask: Ask) -> int:
-    """So many whole GPUs are planned for it: a part of one is planned as one."""
-    return ask.gpus or (1 if ask.milli else 0)

@@ -4,11 +4,12 @@ What counts is what exists, whether it is busy, drained or in repair at present.
 A node without a pool takes jobs of every pool. Nodes whose rack (or pod) nobody tells are in one rack (or pod).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
+from gpuguard.scheduler.events import NodeJoined
 from gpuguard.scheduler.layout import CORE, Part, layout, parts
 from gpuguard.scheduler.request import Job
 from gpuguard.scheduler.settings import Settings
@@ -34,6 +35,19 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     pod: str = ""
     count: int = 1
+
+
+def kinds(nodes: Iterable[NodeJoined]) -> tuple[Kind, ...]:
+    """The nodes, those that are alike counted together, in the order in which the first of each came."""
+    counts: dict[Kind, int] = {}
+    for node in nodes:
+        kind = Kind(
+            gpus=node.gpus, gpu_type=node.gpu_type, gpu_memory=node.gpu_memory, cpus=node.cpus, memory=node.memory,
+            memory_bandwidth=node.memory_bandwidth, network_bandwidth=node.network_bandwidth, pool=node.pool,
+            rack=node.rack, pod=node.pod,
+        )  # fmt: skip
+        counts[kind] = counts.get(kind, 0) + 1
+    return tuple(msgspec.structs.replace(kind, count=count) for kind, count in counts.items())
 
 
 class Capacity:

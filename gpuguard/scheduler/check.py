@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuguard.errors import InvariantBroken
 from gpuguard.scheduler.backfill import Bookings
-from gpuguard.scheduler.cluster import NEVER, RESOURCES, Cluster, Place, Tenant
+from gpuguard.scheduler.cluster import NEVER, RESOURCES, Cluster, Place, Tenant, bits
 from gpuguard.scheduler.nodes import bad_gpus, usable
 from gpuguard.scheduler.queue import OVERDUE, line_of
 from gpuguard.scheduler.request import WHOLE
@@ -122,7 +122,7 @@ def _gang(state: State, job: str) -> Iterator[str]:
     given = sorted((place.mask.bit_count(), place.milli if place.mask else 0) for place in run.places)
     asked = [
         sorted(
-            (chunk.ask.gpus or (1 if chunk.ask.milli else 0), WHOLE if chunk.ask.gpus else chunk.ask.milli)
+            (chunk.ask.planned, WHOLE if chunk.ask.gpus else chunk.ask.milli)
             for chunk in shape.terms.chunks
             for _ in range(chunk.nodes)
         )
@@ -150,7 +150,7 @@ def _cards(state: State) -> Iterator[str]:
                 continue
             if place.mask and job in state.running and state.running[job].job.tier == "training":
                 yield f"job {job} is training and shares a GPU of {name}"
-            for card in _bits(place.mask):
+            for card in bits(place.mask):
                 milli[card] = milli.get(card, 0) + place.milli
                 memory[card] = memory.get(card, 0) + place.card_memory
         for card, held in milli.items():
@@ -305,7 +305,7 @@ def _plan(state: State) -> Iterator[str]:
             yield f"job {job} runs and has a reservation"
         anew.book(booking)
         for node, ask in booking.nodes:
-            gpus = ask.gpus or (1 if ask.milli else 0)
+            gpus = ask.planned
             booked.setdefault(node, []).append((booking.start, booking.end, gpus, ask.amounts, ask.alone, job))
     for name in ("start", "end", "taken", "booked", "shadow"):
         if not np.array_equal(getattr(anew, name), getattr(state.bookings, name)):
@@ -347,10 +347,3 @@ def _differ(what: str, kept: Mapping[Name, object], wanted: Mapping[Name, object
 
 def _nonzero(counts: Mapping[Name, int]) -> dict[Name, int]:
     return {key: count for key, count in counts.items() if count}
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low

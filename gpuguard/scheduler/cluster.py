@@ -66,6 +66,11 @@ class Ask(NamedTuple):
     stays: bool = False
     """It is on one node for long, and stays out of racks that are turned over."""
 
+    @property
+    def planned(self) -> int:
+        """So many whole GPUs are planned for it: a part of one as one, later than need be and never too early."""
+        return self.gpus or (1 if self.milli else 0)
+
 
 def _bound(amount: float | None, factor: int = 1) -> int:
     return NEVER if amount is None else int(amount * factor)
@@ -254,10 +259,10 @@ class Cluster:
                 raise InvariantBroken(f"job {job} was given GPUs of {self.names[node]} that are not free")
             self.used[node] |= mask
             if mask:
-                for card in _bits(mask):
+                for card in bits(mask):
                     self.milli[node, card] = 0
         elif milli:
-            for card in _bits(mask):
+            for card in bits(mask):
                 if self.milli[node, card] < milli or (self.used[node] >> card & 1):
                     raise InvariantBroken(f"job {job} was given {milli} of GPU {card} of {self.names[node]}: too much")
                 self.milli[node, card] -= milli
@@ -278,10 +283,10 @@ class Cluster:
         _, mask, milli, amounts, card_memory, _ = tenant.place
         if milli >= WHOLE:
             self.used[node] &= ~mask
-            for card in _bits(mask):
+            for card in bits(mask):
                 self.milli[node, card] = WHOLE
         elif milli:
-            for card in _bits(mask):
+            for card in bits(mask):
                 self.milli[node, card] += milli
                 self.sharing[node] -= 1
                 if card_memory:
@@ -363,7 +368,7 @@ class Cluster:
         vacant[:] = self._whole(mask)
         if self.sharing[node]:
             row = self.milli[node].tolist()
-            for card in _bits(mask):
+            for card in bits(mask):
                 if row[card] < WHOLE:
                     mask &= ~(1 << card)
                     best = max(best, row[card])
@@ -396,7 +401,7 @@ class Cluster:
             if milli >= WHOLE:
                 gains[0] += (mask & usable).bit_count()
             elif milli:
-                for card in _bits(mask & usable):
+                for card in bits(mask & usable):
                     shared[card] = max(shared.get(card, 0), tenant.end)
             for row, amount in enumerate(amounts, 1):
                 if amount:
@@ -499,7 +504,7 @@ class Cluster:
         """How many GPUs are free, used (in part or whole), held, or out (bad, or of a node that is not up)."""
         free = used = held = out = 0
         for node in range(len(self.nodes)):
-            part = sum(1 for card in _bits(self.full[node]) if self._is_used(node, card))
+            part = sum(1 for card in bits(self.full[node]) if self._is_used(node, card))
             used += part
             rest = self.size[node] - part
             if not self.usable[node]:
@@ -516,7 +521,7 @@ class Cluster:
 
     def _used_mask(self, node: int) -> int:
         mask = self.used[node]
-        for card in _bits(self.full[node]):
+        for card in bits(self.full[node]):
             if int(self.milli[node, card]) < WHOLE:
                 mask |= 1 << card
         return mask
@@ -526,7 +531,7 @@ def _column(amount: Ints | int) -> Ints | int:
     return amount if isinstance(amount, int) else amount[:, None]
 
 
-def _bits(mask: int) -> Iterable[int]:
+def bits(mask: int) -> Iterable[int]:
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

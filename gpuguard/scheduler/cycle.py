@@ -25,7 +25,7 @@ from gpuguard.scheduler.settings import MINUTE
 from gpuguard.scheduler.state import State
 from gpuguard.scheduler.told import Told
 
-ASKS = 2
+ASKS = 1
 """So many of those who wait may ask others to leave in one pass, and none twice in a minute: each costs a look at
 everybody who runs."""
 
@@ -161,7 +161,7 @@ class _Pass:
             if entry is head:
                 walk.go_on()
                 continue
-            if entry.job.level == "high" and self._level(entry) != "high" and walk.put_off(self._normal(entry)):
+            if entry.job.level == "high" and self._level(entry) != "high" and walk.put_off(state.settings):
                 continue
             if not (entry.smaller or state.holes or self._has_reservation_left()) and (
                 entry.step >= state.dead.get(entry.shape, UNBOUNDED) or self._hopeless.covers(entry)
@@ -208,16 +208,11 @@ class _Pass:
             return None
         return head if self._level(head) == head.job.level else None
 
-    def _normal(self, entry: Entry) -> int:
-        """The class of a job of level high that counts as normal."""
-        levels = self._state.settings.levels
-        return entry.rank + 2 * (levels["normal"] - levels["high"])
-
     def _has_reservation_left(self) -> bool:
         return len(self._state.reserved) < self._state.settings.reservations
 
     def _awaited(self) -> list[tuple[Entry, int]]:
-        """Those who wait for jobs that run: their places are planned from when these end. The first is the last."""
+        """Those who wait for jobs that run, planned from when these end; the one that goes first stands last."""
         state = self._state
         if not state.waiting or not state.settings.reservations:
             return []

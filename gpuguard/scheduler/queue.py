@@ -19,6 +19,8 @@ from gpuguard.scheduler.usage import Holder
 
 Key = tuple[int, float, int, str]
 OVERDUE = -1
+BANDS = 2
+"""Bands of each level: tiers that go first, and the others."""
 UNBOUNDED = 1 << 40
 """The length of a job without a walltime."""
 
@@ -51,13 +53,12 @@ class Terms(NamedTuple):
 class Shape:
     """The same terms are the same Shape, so that it is found by identity: a pass asks for thousands."""
 
-    __slots__ = ("__weakref__", "gpus", "nodes", "terms", "whole")
+    __slots__ = ("__weakref__", "gpus", "nodes", "terms")
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self.nodes = sum(chunk.nodes for chunk in terms.chunks)
         self.gpus = sum(chunk.nodes * chunk.ask.gpus for chunk in terms.chunks)
-        self.whole = self.gpus > 0
 
 
 class Entry:
@@ -115,6 +116,11 @@ def earlier(order: Order, entry: Entry) -> float:
     return order.size * log2(max(entry.gpus, 1)) + (order.several if entry.shape.nodes > 1 else 0.0)
 
 
+def as_normal(key: Key, settings: Settings) -> Key:
+    """Where a job of level high stands when it counts as normal."""
+    return (key[0] + BANDS * (settings.levels["normal"] - settings.levels["high"]), *key[1:])
+
+
 class Queue:
     """Those that may start, in order."""
 
@@ -153,7 +159,7 @@ class Queue:
         if queue is not None:
             moved -= queue.weight
         entry.base = entry.submitted + moved * HOUR
-        entry.rank = self._settings.levels[job.level] * 2 + (not self._settings.tiers[job.tier].first)
+        entry.rank = self._settings.levels[job.level] * BANDS + (not self._settings.tiers[job.tier].first)
 
     def key_of(self, entry: Entry, factor: float, now: int) -> Key:
         """The job's key at this instant; `factor` is its owner's fair share, 1 for who had least."""
@@ -273,13 +279,13 @@ class Walk:
         self._at = (at + 1, line)
         return line[at][1]
 
-    def put_off(self, rank: int) -> bool:
-        """The one that `next` gave comes again as one of this class; false when it has come as one already."""
+    def put_off(self, settings: Settings) -> bool:
+        """The one that `next` gave comes again as a normal one; false when it has come as one, or is overdue."""
         at, line = self._at
         key = line[at - 1][0]
-        if self._key != key or key[0] < 0:
+        if self._key != key or key[0] == OVERDUE:
             return False
-        heappush(self._heap, ((rank, *key[1:]), at - 1, line))
+        heappush(self._heap, (as_normal(key, settings), at - 1, line))
         return True
 
     def go_on(self) -> None:

@@ -39,7 +39,7 @@ def shortage(state: State, chunks: Sequence[Chunk], good: Ints) -> Shortage:
 def _short(state: State, chunk: Chunk, good: Ints) -> Shortage | None:
     """What this part misses; None: nothing."""
     cluster, ask = state.cluster, chunk.ask
-    least = max(ask.gpus, 1 if ask.milli else 0)
+    least = ask.planned
     exist = cluster.eligible(ask.kinds, ask.pool) & (cluster.size >= least)
     if ask.card_memory:
         exist = exist & (cluster.card_memory >= ask.card_memory)

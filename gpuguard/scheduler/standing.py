@@ -9,7 +9,7 @@ from math import log2
 
 import msgspec
 
-from gpuguard.scheduler.queue import OVERDUE, SHORT, Entry, Key, earlier
+from gpuguard.scheduler.queue import OVERDUE, SHORT, Entry, Key, as_normal, earlier
 from gpuguard.scheduler.ranks import high_allowed
 from gpuguard.scheduler.settings import HOUR
 from gpuguard.scheduler.state import State
@@ -148,7 +148,7 @@ def counted(state: State, entry: Entry) -> Key:
         return key
     if high_allowed(state.high, state.allocated, entry.gpus * job.gpu_milli, settings.high_share):
         return key
-    return (key[0] + 2 * (settings.levels["normal"] - settings.levels["high"]), *key[1:])
+    return as_normal(key, settings)
 
 
 def _first(pair: tuple[Key, Entry]) -> Key:

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from gpuguard.errors import InvariantBroken
 from gpuguard.scheduler.admission import Admission, allowed
 from gpuguard.scheduler.backfill import Booking, Bookings
-from gpuguard.scheduler.capacity import Kind
+from gpuguard.scheduler.capacity import kinds
 from gpuguard.scheduler.cluster import NEVER, Ask, Cluster, Place
 from gpuguard.scheduler.dependencies import Dependencies
 from gpuguard.scheduler.events import NodeJoined
@@ -151,19 +151,7 @@ class State:
         self.watts = {}
         for run in self.running.values():
             self._draw(run, 1)
-        kinds: dict[tuple[object, ...], int] = {}
-        for node in self.joined.values():
-            kind = (
-                node.gpus, node.gpu_type, node.gpu_memory, node.cpus, node.memory, node.memory_bandwidth,
-                node.network_bandwidth, node.pool, node.rack, node.pod,
-            )  # fmt: skip
-            kinds[kind] = kinds.get(kind, 0) + 1
-        fields = (
-            "gpus", "gpu_type", "gpu_memory", "cpus", "memory", "memory_bandwidth", "network_bandwidth", "pool", "rack",
-            "pod",
-        )  # fmt: skip
-        machines = [Kind(count=count, **dict(zip(fields, kind, strict=True))) for kind, count in kinds.items()]  # type: ignore[arg-type] # a row of a node's own fields
-        self.admission = Admission(self.settings, machines)
+        self.admission = Admission(self.settings, kinds(self.joined.values()))
         self._lay_anew()
         self._renew()
         for entry in (
@@ -325,12 +313,12 @@ class State:
         run.level = level
         run.rank = rank(job, self.settings, level)
         self.running[job.id] = run
-        kinds = self.cluster.nodes
+        nodes = self.cluster.nodes
         for place in places:
             self.cluster.take(job.id, place, end)
             self.bookings.changed(place.node)
             run.price += self.share.tariff.price(
-                place.mask.bit_count(), place.milli or WHOLE, kinds[place.node].gpu_type, place.amounts[0]
+                place.mask.bit_count(), place.milli or WHOLE, nodes[place.node].gpu_type, place.amounts[0]
             )
         if end < NEVER:
             heappush(self._ends, (end, job.id, entry.restarts))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gpuguard.scheduler.backfill import Booking
+from gpuguard.scheduler.backfill import Booking, meet
 from gpuguard.scheduler.cluster import NEVER, Ask, Cluster, Flags, Ints
 from gpuguard.scheduler.queue import Chunk
 
@@ -55,7 +55,7 @@ class Timeline:
     def book(self, booking: Booking) -> None:
         """What is planned already stands."""
         for node, ask in booking.nodes:
-            self._take(node, _whole(ask), booking.start, booking.end, False)
+            self._take(node, ask.planned, booking.start, booking.end, False)
 
     def plan(self, chunks: Sequence[Chunk], length: int, least: int, groups: Ints | None = None) -> Booking | None:
         """The first places from `least` on, in one of the groups where there are any; they are not taken yet."""
@@ -63,7 +63,7 @@ class Timeline:
         for careful in (False, True):
             first = self._first(main.ask, length, least, careful)
             second = None if rest is None else self._first(rest.ask, length, least, careful)
-            start, members = _meet(first, main.nodes, second, groups)
+            start, members = meet(first, main.nodes, second, groups)
             if start >= NEVER:
                 return None
             nodes = self._nodes(chunks, length, start, members)
@@ -74,7 +74,7 @@ class Timeline:
     def take(self, booking: Booking) -> None:
         """The places that `plan` gave are the job's."""
         for node, ask in booking.nodes:
-            gpus = _whole(ask)
+            gpus = ask.planned
             if gpus:
                 inside = self._inside(node, gpus, booking.start, booking.end)
                 self._take(node, gpus, booking.start, booking.end, inside)
@@ -83,7 +83,7 @@ class Timeline:
 
     def _first(self, ask: Ask, length: int, least: int, careful: bool) -> Ints:
         """When each node can first take it. Careful: and at any time after."""
-        bare, gpus = self._of(ask), _whole(ask)
+        bare, gpus = self._of(ask), ask.planned
         if not gpus:
             return np.maximum(bare, least)
         late = np.maximum(np.maximum(self.late[:, gpus - 1], bare), least)
@@ -119,7 +119,7 @@ class Timeline:
             inside[:] = False
             inside[members] = True
         for chunk in chunks:
-            bare, gpus = self._of(chunk.ask), _whole(chunk.ask)
+            bare, gpus = self._of(chunk.ask), chunk.ask.planned
             valid = inside & (bare <= start)
             since = np.maximum(bare, 0)
             if gpus:
@@ -169,29 +169,3 @@ def _occupy(row: Ints, gpus: int, start: int, end: int) -> None:
     at = max(gpus, int(np.searchsorted(row, start, side="right")))
     row[at - gpus : at] = np.maximum(row[at - gpus : at], end)
     row.sort()
-
-
-def _meet(first: Ints, count: int, second: Ints | None, groups: Ints | None) -> tuple[int, Ints | None]:
-    """The first instant at which enough nodes can, of one group where there are groups, and the nodes of that group."""
-    more = 0 if second is None else 1
-    if groups is None:
-        groups = np.arange(len(first), dtype=np.int64)[None, :]
-    if groups.shape[1] < count + more:
-        return NEVER, None
-    starts = _nth(first, groups, count - 1)
-    if second is not None:
-        starts = np.maximum(starts, _nth(second, groups, count))
-    group = int(starts.argmin())
-    members = groups[group]
-    return int(starts[group]), members[members >= 0]
-
-
-def _nth(values: Ints, groups: Ints, place: int) -> Ints:
-    padded = np.append(values, NEVER)
-    nth: Ints = np.partition(padded[groups], place, axis=1)[:, place]
-    return nth
-
-
-def _whole(ask: Ask) -> int:
-    """A part of a GPU is planned as a whole one: later than need be, and never too early."""
-    return ask.gpus or (1 if ask.milli else 0)
