@@ -229,6 +229,60 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class FleetDrain(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that stands drained with a token of gpuguard's, as its scheduler shows it. Units: seconds since 1970."""
+
+    node: str
+    token: str
+    code: str = ""
+    since_utc: float | None = None
+
+
+class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scheduler says of the whole fleet now: the truth that a drain's budget is counted over.
+
+    `nodes` is how many nodes with GPUs take part in it; those that are powered off, not yet registered or about to be
+    deleted do not. `error` is None, or why nothing could be learned; then `nodes` says nothing.
+    """
+
+    target: str
+    nodes: int = 0
+    drains: tuple[FleetDrain, ...] = ()
+    error: str | None = None
+
+
+@runtime_checkable
+class Overseer(Protocol):
+    """An actuator that can say how the whole fleet stands. Ends within its deadline and raises nothing."""
+
+    def read_fleet(self) -> FleetReport: ...
+
+
+class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The fleet's book as it was read: its bytes, empty where there is none yet; `version`, by which a write knows that
+    nobody was faster; and the time by the keeper's clock, which all nodes share. Units: seconds since 1970
+    """
+
+    version: str
+    text: bytes
+    utc: float
+
+
+class Ledger(Protocol):
+    """The book that all nodes of a fleet share, changed by compare-and-set alone.
+
+    `until` is a moment of time.monotonic(); every call ends by then. `write` returns False when somebody was faster:
+    nothing was written, read again.
+    Raises  ReadFailed when the keeper gives no answer, with the next step
+    """
+
+    name: str
+
+    def read(self, until: float) -> LedgerPage: ...
+
+    def write(self, page: LedgerPage, text: bytes, until: float) -> bool: ...
+
+
 class StoreReader(Protocol):
     """What was written down, for anybody who asks.
 

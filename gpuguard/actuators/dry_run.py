@@ -52,5 +52,13 @@ def _wish(action: Action) -> str:
             return f"start {action.subject} anew, if it still runs here, with the reason {action.reason!r}"
         case "reclaim":
             return f"end process {action.pid}, if its job is over, with the reason {action.reason!r}"
+        case "evict":
+            return f"ask the pods on this node to leave, with the reason {action.reason!r}"
+        case "test":
+            return f"test {action.subject} while nothing runs on it, with the reason {action.reason!r}"
+        case "reset":
+            return f"reset {action.subject} while nobody uses it, with the reason {action.reason!r}"
+        case "reboot":
+            return f"ask for a reboot of this node, with the reason {action.reason!r}"
         case unknown:
             assert_never(unknown)

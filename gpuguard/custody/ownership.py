@@ -21,12 +21,12 @@ Source  Slurm 22.05.8 as observed; slurm/slurm.h and common/slurm_protocol_defs.
 """
 
 from collections.abc import Mapping
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeGuard, get_args
 
 import msgspec
 
 from gpuguard.custody.token import parse_reason
-from gpuguard.model.actions import DrainVerb
+from gpuguard.model.actions import DrainVerb, Verb
 from gpuguard.model.ids import TokenId
 from gpuguard.ports import NodeReport
 
@@ -177,6 +177,11 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(("settled",),    ("nobody",),      _OPEN,         _LIFTED,       _NOT_OURS,     _NOTHING),
     Row(_OUT,            ("nobody",),      _UNSETTLED,    _LIFTED,       _NOT_OURS,     _NOTHING),
 )  # fmt: skip
+
+
+def about_the_drain(verb: Verb) -> TypeGuard[DrainVerb]:
+    """Whether the verb is one of those that the table judges."""
+    return verb in VERBS
 
 
 def judge(report: NodeReport, wish: DrainVerb, token: TokenId) -> Judgement:

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from gpuguard.custody.token import make_reason
-from gpuguard.model.actions import Action, JobVerb, Result
+from gpuguard.model.actions import Action, ErrandVerb, Result
 from gpuguard.model.events import ActionOutcome, AnyEvent, Booted
 from gpuguard.model.health import Owed
 from gpuguard.model.ids import SubjectId, TokenId
@@ -38,7 +38,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     `against` is the job's count of restarts that the last one was owed for.
     """
 
-    verb: JobVerb
+    verb: ErrandVerb
     about: str
     subject: SubjectId
     since: Instant
@@ -58,7 +58,7 @@ Errands = dict[str, Errand]
 Settled = tuple[Errands, list[Owed]]
 
 
-def named(verb: JobVerb, about: str) -> str:
+def named(verb: ErrandVerb, about: str) -> str:
     """The key of an errand."""
     return f"{verb}/{about}"
 
@@ -106,7 +106,7 @@ def recent(errand: Errand, now: Instant, within: float) -> tuple[Instant, ...]:
 
 
 def looked_at(
-    errands: Errands, verb: JobVerb, wanted: Callable[[Errand], Wanted], event: AnyEvent, *, dry: bool
+    errands: Errands, verb: ErrandVerb, wanted: Callable[[Errand], Wanted], event: AnyEvent, *, dry: bool
 ) -> tuple[dict[str, Errand], list[Owed]]:
     """The errands after a look at whether each one of this verb is wanted still, and what is owed no longer because of
     it. What was refused is forgiven when the agent is started: somebody may have mended it."""

@@ -11,8 +11,11 @@ from gpuguard.model.instants import Instant
 DrainVerb = Literal["drain", "update_reason", "release", "adopt"]
 # About one job, and about one process whose job is over.
 JobVerb = Literal["requeue", "reclaim"]
-Verb = DrainVerb | JobVerb
-Result = Literal["done", "foreign", "deferred", "refused"]
+# What is done to a node, or to a GPU of it, while gpuguard's drain stands on it: the rungs of the way back.
+RemedyVerb = Literal["evict", "test", "reset", "reboot"]
+ErrandVerb = JobVerb | RemedyVerb
+Verb = DrainVerb | JobVerb | RemedyVerb
+Result = Literal["done", "foreign", "deferred", "refused", "held", "failed"]
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +26,12 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     write only over a reason that starts with `gpuguard:<token> `.
     A `requeue` is of the job in `subject` as long as its keeper started it anew no more than `restarts` times. A
     `reclaim` is of the process `pid` that was started `started` seconds after boot, which holds memory of the GPU in
-    `subject`. Neither names a program, a file or another node.
+    `subject`. A `test` and a `reset` are of the GPU in `subject`, or of all GPUs where that is `node`; an `evict` and a
+    `reboot` are of the node. These four are performed only while the node's drain `drain` is gpuguard's and stands.
+    None names a program, a file or another node.
+    `by` is who wants it: gpuguard, whose drains the fleet's budget counts and limits, or a person, whose drains it only
+    counts. `code` is the finding it rests on, by which a common cause is known; `severe` whether what runs there
+    should not stay.
     """
 
     key: str
@@ -35,10 +43,21 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int | None = None
     pid: int | None = None
     started: float | None = None
+    by: str = "gpuguard"
+    code: str = ""
+    severe: bool = True
+    drain: TokenId | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an action; the fields are those of the event `ActionOutcome`."""
+    """What came of an action; the fields are those of the event `ActionOutcome`.
+
+    `result`: done (it is so now, whether or not a write was needed; a test passed), foreign (somebody else holds the
+    node; nothing was written), deferred (try again after `retry_after` seconds), refused (will not work without a
+    person), held (the fleet's budget or a common cause forbids it: nothing stands, a person is to decide), failed (a
+    test found a fault; a reset was done and did not come through).
+    `node_state` is the state word as the target printed it, before anything was written.
+    """
 
     result: Result
     message: str

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from gpuguard.model.actions import Result
 from gpuguard.model.ids import (
     NODE,
     BootId,
@@ -145,15 +146,10 @@ class Tick(Event, frozen=True, kw_only=True, tag="tick"):
 
 
 class ActionOutcome(Event, frozen=True, kw_only=True, tag="action_outcome"):
-    """What came of an action.
-
-    `result`: done (it is so now, whether or not a write was needed), foreign (somebody else holds the node; nothing
-    was written), deferred (try again after `retry_after` seconds), refused (will not work without a person).
-    `node_state` is the state word as the target printed it, before anything was written.
-    """
+    """What came of an action; its fields are those of `model.actions.Outcome`."""
 
     key: str
-    result: Literal["done", "foreign", "deferred", "refused"]
+    result: Result
     message: str
     retry_after: float | None = None
     node_state: str | None = None

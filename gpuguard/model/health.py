@@ -102,14 +102,15 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     part_of: IncidentId | None = None
 
 
-DrainState = Literal["owed", "standing", "foreign", "refused", "releasing", "overridden"]
+DrainState = Literal["owed", "standing", "foreign", "refused", "held", "releasing", "overridden"]
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
     """The one drain of this node that gpuguard wants or holds.
 
     `reason` is the text for the scheduler. `by` is 'gpuguard' or the person who asked. `foreign` means that somebody
-    else holds the node; `overridden` that somebody took ours away, which is respected until another fault comes.
+    else holds the node; `held` that the fleet's budget or a common cause forbids it, which a person is to decide;
+    `overridden` that somebody took ours away, which is respected until another fault comes.
     `written` is when the target last said that it stands; `told` when its reason was last changed; `writes` how
     often something was to be written. With `dry_run` nothing outside was touched.
     `pending` is the key of the one action that is owed for it, or that was refused; `covered` are the subjects for

@@ -9,14 +9,28 @@ from gpuguard.model.events import Cursor, LogLine
 from gpuguard.model.ids import EventId, SubjectId
 from gpuguard.model.instants import Instant
 
-OwedState = Literal["owed", "done", "foreign", "refused", "cancelled"]
-OWED_STATES: tuple[OwedState, ...] = ("owed", "done", "foreign", "refused", "cancelled")
+OwedState = Literal["owed", "done", "foreign", "refused", "held", "failed", "cancelled"]
+OWED_STATES: tuple[OwedState, ...] = ("owed", "done", "foreign", "refused", "held", "failed", "cancelled")
 
 DetailScalar = str | int | float | bool | None
 
 # Kinds of story entry that no retention deletes: verdicts on hardware, what was done about them, a person's word.
 KEPT_FOREVER: frozenset[str] = frozenset(
-    {"verdict", "drain", "release", "adopt", "requeue", "reclaim", "outcome", "acknowledged", "operator"}
+    {
+        "verdict",
+        "drain",
+        "release",
+        "adopt",
+        "requeue",
+        "reclaim",
+        "evict",
+        "test",
+        "reset",
+        "reboot",
+        "outcome",
+        "acknowledged",
+        "operator",
+    }
 )
 
 

@@ -76,7 +76,7 @@ class Tally:
     def answered(self, verb: str, result: Result) -> None:
         """A target answered."""
         self.results[f"{verb} {result}"] += 1
-        self.actuator_ok = result in ("done", "foreign")
+        self.actuator_ok = result in ("done", "foreign", "held", "failed")
 
     def facts(self, sources: Sequence[SourceView], actions: dict[str, int], mailbox_depth: int) -> ShellFacts:
         """Everything counted, as a value."""

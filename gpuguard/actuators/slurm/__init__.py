@@ -19,7 +19,7 @@ from gpuguard.actuators.slurm.node import TARGET, StateRefused, complaint_of, pa
 from gpuguard.actuators.slurm.scontrol import Scontrol
 from gpuguard.child.program import Unanswered
 from gpuguard.child.slurm import NODE_NAME, Job, Jobs, own_node
-from gpuguard.custody.ownership import Judgement, judge
+from gpuguard.custody.ownership import Judgement, about_the_drain, judge
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import Absent, ActionDeferred, ActionRefused, ConfigInvalid, NotUnderstood
 from gpuguard.model.actions import Action, DrainVerb, Outcome
@@ -102,8 +102,6 @@ class Slurm:
         return job.alive_on(self.node) if job is not None else False
 
     def _perform(self, action: Action, until: float) -> Outcome:
-        if action.verb == "reclaim":
-            raise ActionRefused("Slurm ends no single process; this is a bug, please report it")
         if action.verb != "release" and parse_reason(action.reason) != action.token:
             raise ActionRefused(
                 f"the reason {action.reason[:80]!r} does not carry the token {action.token}; nothing was written; "
@@ -111,6 +109,8 @@ class Slurm:
             )
         if action.verb == "requeue":
             return self._requeue(action, until)
+        if not about_the_drain(action.verb):
+            raise ActionRefused(f"Slurm performs no {action.verb}; this is a bug, please report it")
         before, judgement = self._settled(action, action.verb, until)
         match judgement.call:
             case "done":
