@@ -27,7 +27,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from gpuguard.actuators import dry_run, processes, slurm
+from gpuguard.actuators import bundled, dry_run, processes, slurm
 from gpuguard.actuators.delegate import MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
 from gpuguard.errors import ConfigInvalid, NotUnderstood
 from gpuguard.model.actions import Action, Outcome
@@ -300,9 +300,14 @@ class Hands:
 
 
 def target_of(
-    settings: Settings, slurm_settings: slurm.Settings, process_settings: processes.Settings | None = None
+    settings: Settings,
+    slurm_settings: slurm.Settings,
+    process_settings: processes.Settings | None = None,
+    bundled_settings: bundled.Settings | None = None,
 ) -> Actuator:
     """The actuator that performs."""
+    if settings.target == "bundled":
+        return bundled.build(bundled_settings or bundled.Settings())
     if settings.target == "slurm":
         scheduler = slurm.build(slurm_settings)
         return Hands(scheduler, processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here))
@@ -326,10 +331,20 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return USAGE_ERROR if end.code else 0
     try:
         # The other sections belong to the agent, which says what is wrong with them.
-        parts = {"actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings}
+        parts = {
+            "actuator": Settings,
+            "actuators.bundled": bundled.Settings,
+            "actuators.processes": processes.Settings,
+            "actuators.slurm": slurm.Settings,
+        }
         config = load_config(asked.config, parts, whole=False)
         settings: Settings = config.settings("actuator")
-        actuator = target_of(settings, config.settings("actuators.slurm"), config.settings("actuators.processes"))
+        actuator = target_of(
+            settings,
+            config.settings("actuators.slurm"),
+            config.settings("actuators.processes"),
+            config.settings("actuators.bundled"),
+        )
         allowed = allowed_uids(settings.allow_users, tuple(asked.allow_user))
         handed = handed_socket(environ)
         path = "" if handed else asked.socket or settings.socket

@@ -7,6 +7,7 @@ one is a new `VERSION`, which is part of each path.
 Units   instants are seconds since 1970 by the scheduler's clock
 """
 
+import re
 from typing import Final, Literal
 
 import msgspec
@@ -20,6 +21,7 @@ BODY_LIMIT: Final = 1 << 20
 # A token of gpuguard's takes 60; a person may say more.
 REASON_LIMIT: Final = 400
 NAME_LIMIT: Final = 64
+NODE_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_LIMIT - 1}}}", re.ASCII)
 
 Running = Literal["keep", "end"]
 

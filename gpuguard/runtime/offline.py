@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gpuguard import __version__
-from gpuguard.actuators import delegate, dry_run, slurm
+from gpuguard.actuators import bundled, delegate, dry_run, slurm
 from gpuguard.errors import Absent, ConfigInvalid, StoreFailed
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.events import ActionOutcome, AnyEvent, Batch
@@ -62,6 +62,8 @@ def target_of(parts: Parts) -> Actuator:
         return delegate.build(hand)
     if _target_name(parts) == slurm.Slurm.name:
         return slurm.build(parts.config.settings("actuators.slurm"))
+    if _target_name(parts) == bundled.Bundled.name:
+        return bundled.build(parts.config.settings("actuators.bundled"))
     return dry_run.build(dry_run.Settings())
 
 
@@ -73,10 +75,12 @@ def look(parts: Parts) -> NodeReport:
     report = delegate.build(parts.config.settings("actuators.delegate")).read_state()
     if report.error is None:
         return report
-    if _target_name(parts) != slurm.Slurm.name:
+    target = _target_name(parts)
+    if target not in (slurm.Slurm.name, bundled.Bundled.name):
         return dry_run.build(dry_run.Settings()).read_state()
+    module = slurm if target == slurm.Slurm.name else bundled
     try:
-        direct = slurm.build(parts.config.settings("actuators.slurm")).read_state()
+        direct: NodeReport = module.build(parts.config.settings(f"actuators.{target}")).read_state()
     except ConfigInvalid as error:
         return msgspec.structs.replace(report, error=f"{report.error}; {error}")
     return direct if direct.error is None else msgspec.structs.replace(direct, error=f"{direct.error}; {report.error}")

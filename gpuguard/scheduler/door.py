@@ -29,6 +29,7 @@ from gpuguard.model.door import (
     BOOK,
     FLEET,
     NAME_LIMIT,
+    NODE_NAME,
     NODES,
     REASON_LIMIT,
     BookPage,
@@ -211,9 +212,9 @@ def answer(door: Door, lives: Mapping[str, NodeLife], method: str, path: str, bo
 
 def _answer(door: Door, lives: Mapping[str, NodeLife], method: str, path: str, body: bytes, now: int) -> Reply:
     match method, path.removeprefix(NODES).split("/") if path.startswith(NODES) else path:
-        case "GET", [node] if _is_name(node):
+        case "GET", [node] if NODE_NAME.fullmatch(node):
             return _page(door, read_node(door, node, lives.get(node)))
-        case "PUT", [node, "drain"] if _is_name(node):
+        case "PUT", [node, "drain"] if NODE_NAME.fullmatch(node):
             wish = msgspec.json.decode(body, type=DrainWrite)
             done = write_drain(door, node, lives.get(node), wish, now)
             return _refuse(door, done) if isinstance(done, Refused) else _page(done[0], Taken(), done[1])
@@ -235,13 +236,6 @@ def _page(door: Door, page: msgspec.Struct, events: tuple[DoorEvent, ...] = ()) 
 
 def _refuse(door: Door, refused: Refused) -> Reply:
     return Reply(refused.status, msgspec.json.encode(Trouble(error=refused.why)), door)
-
-
-def _is_name(text: str) -> bool:
-    return 0 < len(text) <= NAME_LIMIT and text.isascii() and not set(text) - _NAME and text[0].isalnum()
-
-
-_NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def _mistake(wish: DrainWrite) -> str | None:

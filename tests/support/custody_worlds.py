@@ -1,0 +1,342 @@
+"""One node at each target, with its real actuator over a target in memory: what the contract and the model put to it.
+
+A world can put the node into any state that its target can express, counts what was asked and written, lets any single
+call fail before or after it took effect, and lets anybody act in between. Its clock stands still unless somebody waits.
+To add a target: a subclass with `put`, `standing`, `drain`, `lift` and what the actuator's calls become.
+"""
+
+import types
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeVar
+from unittest.mock import patch
+
+import msgspec
+
+from gpuguard.actuators import bundled, slurm
+from gpuguard.child.program import Answer as Printed
+from gpuguard.custody.ownership import CONDITIONS, HOLDERS, Condition, Holder
+from gpuguard.custody.token import parse_reason
+from gpuguard.errors import ActionDeferred
+from gpuguard.model.actions import Action, Outcome, Verb
+from gpuguard.model.door import NODES, DrainWrite, Wanted
+from gpuguard.model.ids import TokenId
+from gpuguard.ports import Actuator
+from gpuguard.scheduler.events import DrainAsked, DrainLifted, HeartbeatLost, NodeLost
+from gpuguard.web.client import Answer, NoAnswer
+from tests.support.bundled_scheduler import Scheduler
+
+NODE = "here"
+OURS, SIBLING = TokenId("7f3a"), TokenId("0b0b")
+# By holder; None: no drain stands.
+REASONS: Mapping[Holder, str | None] = {
+    "nobody": None,
+    "ours": f"gpuguard:{OURS} gpu3 lost xid95",
+    "sibling": f"gpuguard:{SIBLING} gpu3 lost xid95",
+    "foreign": "bob: power supply",
+    "unexplained": "",
+}
+How = Literal["error", "hang", "garbled", "killed"]
+HOWS: tuple[How, ...] = ("error", "hang", "garbled", "killed")
+State = tuple[Condition, Holder]
+T = TypeVar("T")
+
+
+class Time:
+    """A clock that moves only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A call fails, before it took effect or after. `killed`: the actuator's process ends in that moment."""
+
+    how: How
+    before: bool
+
+
+class Killed(BaseException):
+    """The end of the actuator's process: nothing may catch it."""
+
+
+class World(ABC):
+    """One node at one target."""
+
+    name: ClassVar[str]
+    module: ClassVar[types.ModuleType]
+    # Whether a write fails when somebody was faster; else a moment between reading and writing is left.
+    compare_and_set: ClassVar[bool]
+    states: ClassVar[frozenset[State]] = frozenset((c, h) for c in CONDITIONS for h in HOLDERS)
+    # What it performs beside the four verbs about the drain, while our drain stands.
+    remedies: ClassVar[tuple[Verb, ...]] = ()
+    deadline: ClassVar[float] = 5.0
+
+    def __init__(self) -> None:
+        self.time = Time()
+        self.calls = 0
+        self.writes: list[str] = []
+        # Reasons that were not gpuguard's and that a write of the actuator took away.
+        self.trampled: list[str] = []
+        self.failing: dict[int, Failure] = {}
+        self.meanwhile: dict[int, Callable[[], None]] = {}
+        self.away: Failure | None = None
+        self.actuator = self.start()
+
+    # What each target has in its own way
+
+    @abstractmethod
+    def start(self) -> Actuator:
+        """The actuator's process as it is after a start."""
+
+    @abstractmethod
+    def put(self, condition: Condition, holder: Holder) -> None:
+        """The node is in this state, as others left it."""
+
+    @abstractmethod
+    def standing(self) -> str | None:
+        """The reason of the drain that stands, '' for none given; None where none stands."""
+
+    @abstractmethod
+    def drain(self, reason: str) -> None:
+        """An administrator drains the node, or writes another reason over what stands."""
+
+    @abstractmethod
+    def lift(self) -> None:
+        """An administrator puts the node back into service, whoever holds it."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Nothing but a drain is left of what goes on with the node."""
+
+    @abstractmethod
+    def fail(self, how: How, until: float) -> object:
+        """What a call comes to that fails in this way, by `until` at the latest."""
+
+    # What all have in common
+
+    def perform(self, action: Action) -> Outcome:
+        """What the agent learns of it; the deadline was kept."""
+        started = self.time.now
+        try:
+            with patch.object(self.module, "time", self.time):
+                outcome = self.actuator.perform(action)
+        except Killed:
+            self.actuator = self.start()
+            return Outcome(result="deferred", message="the actuator hung up", retry_after=10.0)
+        assert self.time.now <= started + self.deadline + 0.2, "it took longer than it may"
+        return outcome
+
+    def count_anew(self) -> None:
+        """From here on calls are numbered from 0, and nothing is planned for them."""
+        self.calls, self.writes = 0, []
+        self.failing, self.meanwhile = {}, {}
+
+    def call(self, until: float, do: Callable[[], T]) -> T:
+        """One call of the actuator to its target, with all that was planned for it."""
+        number, self.calls = self.calls, self.calls + 1
+        assert number < 100, "it asks without end"
+        self.time.now += 0.01
+        if (act := self.meanwhile.get(number)) is not None:
+            act()
+        failure = self.failing.get(number) or self.away
+        if failure is None:
+            return do()
+        if not failure.before:
+            do()
+        if failure.how == "killed":
+            raise Killed
+        if failure.how == "hang":
+            self.time.now = max(self.time.now, until)
+        return self.fail(failure.how, until)  # type: ignore[return-value]  # what the target's transport returns
+
+    def wrote(self, what: str, before: str | None) -> None:
+        """The target took a write over what stood `before`."""
+        self.writes.append(what)
+        if before is not None and parse_reason(before) is None and self.standing() != before:
+            self.trampled.append(before)
+
+
+class InSlurm(World):
+    """Slurm, as `scontrol` shows it."""
+
+    name = "slurm"
+    module = slurm
+    compare_and_set = False
+    WORDS: ClassVar[Mapping[Condition, str]] = {
+        "unreadable": "MIXED", "strange": "IDLE+HIBERNATING", "rebooting": "IDLE+REBOOT_ISSUED",
+        "failing": "ALLOCATED+FAIL", "maintenance": "IDLE+MAINTENANCE", "powered": "IDLE+CLOUD+POWERED_DOWN",
+        "unregistered": "FUTURE", "down": "DOWN", "silent": "IDLE+NOT_RESPONDING", "settled": "MIXED",
+    }  # fmt: skip
+
+    def __init__(self) -> None:
+        self.words, self.drained, self.reason = ["IDLE"], False, ""
+        super().__init__()
+
+    def start(self) -> Actuator:
+        actuator = slurm.Slurm(slurm.Settings(node=NODE), {})
+        actuator._scontrol = self  # type: ignore[assignment]  # only `run` is asked for
+        return actuator
+
+    def put(self, condition: Condition, holder: Holder) -> None:
+        self.words = self.WORDS[condition].split("+")
+        self.drained, self.reason = REASONS[holder] is not None, REASONS[holder] or ""
+        self.away = Failure("garbled", before=True) if condition == "unreadable" else None
+
+    def standing(self) -> str | None:
+        return self.reason if self.drained else None
+
+    def drain(self, reason: str) -> None:
+        self.drained, self.reason = True, reason
+
+    def lift(self) -> None:
+        self.drained, self.reason = False, ""
+
+    def settle(self) -> None:
+        self.words = ["IDLE"]
+
+    def run(self, arguments: tuple[str, ...], until: float) -> Printed:
+        """In place of the program."""
+        do = self._show if arguments[0] == "-o" else lambda: self._update(arguments[2:])
+        return self.call(until, do)
+
+    def fail(self, how: How, until: float) -> Printed:
+        if how == "hang":
+            raise ActionDeferred("scontrol gave no answer in time; is slurmctld up?", 5.0)
+        if how == "garbled":
+            return Printed(0, f"NodeName={NODE} Arch=x86_64 Sta", "")
+        return Printed(1, "", "slurm_load_node error: Unable to contact slurm controller (connect failure)\n")
+
+    def _show(self) -> Printed:
+        state = "+".join([*self.words, "DRAIN"] if self.drained else self.words)
+        tail = f" Reason={self.reason} [root@2026-03-04T19:02:55]" if self.reason else ""
+        return Printed(0, f"NodeName={NODE} Arch=x86_64 OS=Linux 6.8.0 State={state} ThreadsPerCore=2{tail}\n", "")
+
+    def _update(self, assignments: tuple[str, ...]) -> Printed:
+        before = self.standing()
+        for key, value in (word.split("=", 1) for word in assignments):
+            match key, value:
+                case "state", "drain":
+                    self.drained = True
+                case "state", ("undrain" | "resume"):
+                    if not self.drained:
+                        return Printed(1, "", "slurm_update error: Invalid node state specified\n")
+                    self.drained, self.reason = False, ""
+                case "reason", _:
+                    self.reason = value
+                case _:
+                    return Printed(1, "", f"Invalid input: {key}\n")
+        self.wrote(" ".join(assignments), before)
+        return Printed(0, "", "")
+
+
+class InBundled(World):
+    """The bundled scheduler: its real door over real lives of nodes."""
+
+    name = "bundled"
+    module = bundled
+    compare_and_set = True
+    states = frozenset(
+        state
+        for state in World.states
+        # Nothing asks for a node through FAIL there, and of one that never joined no drain is kept.
+        if state[0] != "failing" and (state[0] != "unregistered" or state[1] == "nobody")
+    )
+    remedies = ("evict", "reboot")
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(NODE, "n2")
+        super().__init__()
+
+    def start(self) -> Actuator:
+        actuator = bundled.Bundled(bundled.Settings(node=NODE))
+        actuator._door._client = self  # type: ignore[assignment]  # only `ask` is asked for
+        return actuator
+
+    def put(self, condition: Condition, holder: Holder) -> None:
+        reason = REASONS[holder]
+        if reason is not None:
+            self.drain(reason)
+        now = self.scheduler.now
+        match condition:
+            case "unreadable":
+                self.away = Failure("garbled", before=True)
+            case "unregistered":
+                del self.scheduler.lives[NODE]
+            case "silent":
+                self.scheduler.tell(HeartbeatLost(at=now, node=NODE))
+            case "down":
+                self.scheduler.tell(NodeLost(at=now, node=NODE))
+            case "strange":
+                self.scheduler.mark(NODE, "HIBERNATING")  # type: ignore[arg-type]  # a word of a later release
+            case "settled":
+                pass
+            case _:
+                self.scheduler.mark(NODE, condition.upper())  # type: ignore[arg-type]  # the neutral words
+        if condition != "unreadable":
+            self.away = None
+
+    def standing(self) -> str | None:
+        drain = self.scheduler.page(NODE).drain
+        return drain.reason if drain is not None else None
+
+    def drain(self, reason: str) -> None:
+        if not reason:  # the door takes none without a reason; the core does, from elsewhere
+            self.lift()
+            id = f"x{self.scheduler.now}"
+            self.scheduler.tell(
+                DrainAsked(at=self.scheduler.now, id=id, node=NODE, severity="confirmed", seen=self.scheduler.now)
+            )
+            self.scheduler.pass_time(1)
+            return
+        wish = DrainWrite(revision=self.scheduler.page(NODE).revision, by="bob", drain=Wanted(reason=reason))
+        status, said = self.scheduler.ask("PUT", f"{NODES}{NODE}/drain", msgspec.json.encode(wish))
+        assert status == 200, said
+
+    def lift(self) -> None:
+        life = self.scheduler.lives[NODE]
+        now = self.scheduler.now
+        self.scheduler.tell(*(DrainLifted(at=now, id=bar.id, node=NODE, by="bob") for bar in life.bars))
+
+    def settle(self) -> None:
+        self.scheduler.mark(NODE)
+        for bar in self.scheduler.lives[NODE].bars:
+            if bar.ground not in ("suspected", "confirmed"):
+                self.scheduler.tell(DrainLifted(at=self.scheduler.now, id=bar.id, node=NODE, by="bob"))
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        until: float,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """In place of the client."""
+        return self.call(until, lambda: self._served(method, path, body or b""))
+
+    def fail(self, how: How, until: float) -> Answer:
+        if how == "hang":
+            raise NoAnswer("unix:/run/d: timed out", sent=True)
+        if how == "garbled":
+            return Answer(status=200, body=b'{"node": "he')
+        return Answer(status=503, body=b'{"error": "starting"}')
+
+    def _served(self, method: str, path: str, body: bytes) -> Answer:
+        before = self.standing() if method == "PUT" else None
+        status, said = self.scheduler.ask(method, path, body)
+        if method == "PUT" and status == 200:
+            self.wrote(body.decode(), before)
+        return Answer(status=status, body=said)
+
+
+WORLDS: Mapping[str, type[World]] = {world.name: world for world in (InSlurm, InBundled)}
