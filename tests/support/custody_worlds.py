@@ -2,7 +2,7 @@
 
 A world can put the node into any state that its target can express, counts what was asked and written, lets any single
 call fail before or after it took effect, and lets anybody act in between. Its clock stands still unless somebody waits.
-To add a target: a subclass with `put`, `standing`, `drain`, `lift` and what the actuator's calls become.
+To add a target: a subclass with what is abstract in World, and what the actuator's calls become.
 """
 
 import types
@@ -23,7 +23,8 @@ from gpuguard.model.actions import Action, Outcome, Verb
 from gpuguard.model.door import NODES, DrainWrite, Wanted
 from gpuguard.model.ids import TokenId
 from gpuguard.ports import Actuator
-from gpuguard.scheduler.events import DrainAsked, DrainLifted, HeartbeatLost, NodeLost
+from gpuguard.scheduler.door import booted
+from gpuguard.scheduler.events import DrainAsked, DrainLifted, HeartbeatBack, HeartbeatLost, NodeJoined, NodeLost
 from gpuguard.web.client import Answer, NoAnswer
 from tests.support.bundled_scheduler import Scheduler
 
@@ -98,8 +99,8 @@ class World(ABC):
         """The actuator's process as it is after a start."""
 
     @abstractmethod
-    def put(self, condition: Condition, holder: Holder) -> None:
-        """The node is in this state, as others left it."""
+    def be(self, condition: Condition) -> None:
+        """This goes on with the node, whatever holds it."""
 
     @abstractmethod
     def standing(self) -> str | None:
@@ -118,10 +119,24 @@ class World(ABC):
         """Nothing but a drain is left of what goes on with the node."""
 
     @abstractmethod
+    def reboot(self, boot: str) -> None:
+        """The node came back in another boot."""
+
+    def pass_time(self, seconds: float) -> None:
+        """What the target does by itself meanwhile is done."""
+        self.time.now += seconds
+
+    @abstractmethod
     def fail(self, how: How, until: float) -> object:
         """What a call comes to that fails in this way, by `until` at the latest."""
 
     # What all have in common
+
+    def put(self, condition: Condition, holder: Holder) -> None:
+        """The node is in this state, as others left it."""
+        if (reason := REASONS[holder]) is not None:
+            self.drain(reason)
+        self.be(condition)
 
     def perform(self, action: Action) -> Outcome:
         """What the agent learns of it; the deadline was kept."""
@@ -136,9 +151,8 @@ class World(ABC):
         return outcome
 
     def count_anew(self) -> None:
-        """From here on calls are numbered from 0, and nothing is planned for them."""
+        """From here on calls are numbered from 0."""
         self.calls, self.writes = 0, []
-        self.failing, self.meanwhile = {}, {}
 
     def call(self, until: float, do: Callable[[], T]) -> T:
         """One call of the actuator to its target, with all that was planned for it."""
@@ -186,9 +200,8 @@ class InSlurm(World):
         actuator._scontrol = self  # type: ignore[assignment]  # only `run` is asked for
         return actuator
 
-    def put(self, condition: Condition, holder: Holder) -> None:
+    def be(self, condition: Condition) -> None:
         self.words = self.WORDS[condition].split("+")
-        self.drained, self.reason = REASONS[holder] is not None, REASONS[holder] or ""
         self.away = Failure("garbled", before=True) if condition == "unreadable" else None
 
     def standing(self) -> str | None:
@@ -202,6 +215,11 @@ class InSlurm(World):
 
     def settle(self) -> None:
         self.words = ["IDLE"]
+
+    def reboot(self, boot: str) -> None:
+        # As `scontrol reboot nextstate=RESUME` leaves it.
+        if self.drained and parse_reason(self.reason):
+            self.lift()
 
     def run(self, arguments: tuple[str, ...], until: float) -> Printed:
         """In place of the program."""
@@ -261,10 +279,7 @@ class InBundled(World):
         actuator._door._client = self  # type: ignore[assignment]  # only `ask` is asked for
         return actuator
 
-    def put(self, condition: Condition, holder: Holder) -> None:
-        reason = REASONS[holder]
-        if reason is not None:
-            self.drain(reason)
+    def be(self, condition: Condition) -> None:
         now = self.scheduler.now
         match condition:
             case "unreadable":
@@ -308,9 +323,20 @@ class InBundled(World):
 
     def settle(self) -> None:
         self.scheduler.mark(NODE)
+        self.scheduler.pass_time(1)
+        self.scheduler.tell(HeartbeatBack(at=self.scheduler.now, node=NODE))
         for bar in self.scheduler.lives[NODE].bars:
             if bar.ground not in ("suspected", "confirmed"):
                 self.scheduler.tell(DrainLifted(at=self.scheduler.now, id=bar.id, node=NODE, by="bob"))
+
+    def reboot(self, boot: str) -> None:
+        self.scheduler.pass_time(1)
+        self.scheduler.tell(NodeJoined(at=self.scheduler.now, node=NODE, gpus=8))
+        self.scheduler.door = booted(self.scheduler.door, self.scheduler.lives[NODE], boot)
+
+    def pass_time(self, seconds: float) -> None:
+        super().pass_time(seconds)
+        self.scheduler.pass_time(int(seconds))
 
     def ask(
         self,
