@@ -21,7 +21,8 @@ from hypothesis.stateful import (
 from gpuguard.custody.ownership import CONDITIONS, Condition
 from gpuguard.custody.token import parse_reason
 from tests.support.acting_agent import Agent
-from tests.support.custody_worlds import HOWS, WORLDS, Failure, How, World
+from tests.support.custody_world import HOWS, Failure, How, World
+from tests.support.custody_worlds import WORLDS
 
 ADDRESSES = ("0000:5e:00", "0000:0f:00", "0000:aa:00")
 CODES = (79, 119, 62, 95, 48)

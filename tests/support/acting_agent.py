@@ -14,7 +14,7 @@ from gpuguard.model.events import Acknowledged, ActionOutcome, AnyEvent, Booted,
 from gpuguard.model.ids import BootId, EventId, TokenId
 from gpuguard.model.instants import Instant
 from tests.support.core import Core, xid
-from tests.support.custody_worlds import World
+from tests.support.custody_world import World
 from tests.support.faults import SELF_EVIDENT
 
 RECOVERED = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"

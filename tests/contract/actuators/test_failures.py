@@ -11,7 +11,8 @@ import pytest
 from gpuguard.custody.ownership import Holder
 from gpuguard.model.actions import Action, Outcome, Verb
 from gpuguard.model.ids import TokenId
-from tests.support.custody_worlds import HOWS, OURS, REASONS, WORLDS, Failure, How, World
+from tests.support.custody_world import HOWS, OURS, REASONS, Failure, How, World
+from tests.support.custody_worlds import WORLDS
 from tests.support.wishes import wish
 
 # The holder over whom each verb writes.
@@ -84,6 +85,7 @@ def test_after_a_failure_it_comes_to_the_same_end(name: str, verb: Verb, number:
     assert len(world.writes) == len(end.writes)
     assert world.perform(action).result == "done"
     assert len(world.writes) == len(end.writes)
+    assert world.beside() == end.beside()
 
 
 @pytest.mark.parametrize(("name", "verb"), WRITES)

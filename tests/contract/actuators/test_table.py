@@ -6,7 +6,8 @@ from gpuguard.actuators import TARGETS
 from gpuguard.custody.ownership import TABLE, VERBS, Call, Condition, Holder
 from gpuguard.model.actions import DrainVerb
 from gpuguard.ports import Actuator
-from tests.support.custody_worlds import OURS, REASONS, WORLDS, World
+from tests.support.custody_world import OURS, REASONS, World
+from tests.support.custody_worlds import WORLDS
 from tests.support.wishes import wish
 
 RESULTS: dict[Call, str] = {"write": "done", "done": "done", "wait": "deferred", "never": "foreign"}
