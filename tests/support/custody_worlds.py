@@ -91,7 +91,7 @@ class InSlurm(World):
                 case "reason", _:
                     self.reason = value
                 case _:
-                    return Printed(1, "", f"Invalid input: {key}\n")
+                    return Printed(1, "", f"Invalid input: {key}={value}\n")
         self.wrote(" ".join(assignments), before)
         return Printed(0, "", "")
 
