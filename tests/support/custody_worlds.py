@@ -17,6 +17,7 @@ from gpuguard.scheduler.events import DrainAsked, DrainLifted, HeartbeatBack, He
 from gpuguard.web.client import Answer, NoAnswer
 from tests.support.bundled_scheduler import Scheduler
 from tests.support.custody_world import NODE, Failure, How, World
+from tests.support.kubernetes_world import InKubernetes
 
 
 class InSlurm(World):
@@ -205,4 +206,4 @@ class InBundled(World):
         return Answer(status=status, body=said)
 
 
-WORLDS: Mapping[str, type[World]] = {world.name: world for world in (InSlurm, InBundled)}
+WORLDS: Mapping[str, type[World]] = {world.name: world for world in (InSlurm, InBundled, InKubernetes)}
