@@ -39,6 +39,7 @@ class Model(RuleBasedStateMachine):
         self.world = self.target()
         self.agent = Agent(self.world)
         self.agent.watch()
+        self.others = 0
 
     @rule(address=st.sampled_from(ADDRESSES), code=st.sampled_from(CODES), carried=st.booleans())
     def fault(self, address: str, code: int, carried: bool) -> None:
@@ -96,8 +97,10 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def another_node_agent_left_a_token(self) -> None:
+        """Each time another one, as tokens are."""
         if self.world.standing() is None:
-            self.agent.touch(lambda: self.world.drain("gpuguard:abcd gpu3 lost xid79"))
+            self.others += 1
+            self.agent.touch(lambda: self.world.drain(f"gpuguard:{0xAB00 + self.others:04x} gpu3 lost xid79"))
 
     @rule(condition=st.sampled_from(CONDITIONS))
     def the_node_is(self, condition: Condition) -> None:
