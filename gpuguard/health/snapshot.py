@@ -40,6 +40,7 @@ def take(health: Health, shell: ShellFacts, now: Instant, quantities: Iterable[Q
     return Snapshot(
         at=now, boot=health.boot, level=level, confirmed=level == 2,
         line=_line(health, level, shell.sources)[:LINE_LIMIT], subjects=subjects, drain=health.drain, shell=shell,
+        pause=health.pause,
         readings=health.readings, quantities=tuple(quantities),
     )  # fmt: skip
 

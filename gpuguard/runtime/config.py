@@ -1,8 +1,8 @@
 """One TOML file configures it all.
 
-`[sources.kmsg]` fills the `Settings` of `sources/kmsg.py`, and so on. Defaults are complete; for detectors, the
-numbers in `rules/detectors/<name>.toml` come between the defaults and the site's file. A `Settings` says in
-`__post_init__` what is out of range, by `ValueError("key: what is wrong")`.
+`[sources.kmsg]` fills the `Settings` of `sources/kmsg.py`, and so on. Defaults are complete; for detectors and the
+policy, the numbers in `rules/detectors/<name>.toml` and `rules/policy.toml` come between the defaults and the site's
+file. A `Settings` says in `__post_init__` what is out of range, by `ValueError("key: what is wrong")`.
 """
 
 import dataclasses
@@ -18,6 +18,9 @@ from gpuguard.runtime.assets import asset
 from gpuguard.runtime.files import read_toml
 
 DEFAULT_PATH = Path("/etc/gpuguard/config.toml")
+
+# Sections, or shelves of them, whose numbers stand in rules/ for a site to read and tune.
+RULED = ("detectors", "policy")
 
 Value = object  # whatever tomllib reads: text, numbers, dates, lists, tables
 
@@ -138,14 +141,15 @@ class _Section:
 
 def _rules_file(section: str, rules: Path | None) -> Path | None:
     shelf, _, name = section.partition(".")
-    if shelf != "detectors":
+    if shelf not in RULED:
         return None
+    parts = (shelf, f"{name}.toml") if name else (f"{shelf}.toml",)
     if rules is None:
         try:
-            return asset("rules", shelf, f"{name}.toml")
+            return asset("rules", *parts)
         except Absent:
             return None
-    file = rules / shelf / f"{name}.toml"
+    file = rules.joinpath(*parts)
     return file if file.exists() else None
 
 

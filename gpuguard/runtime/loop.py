@@ -306,10 +306,7 @@ class Loop:
 
     def _dues(self) -> Iterable[Instant]:
         for subject in self.health.subjects.values():
-            yield from machine.next_expiry(subject)
-            if subject.probation_from is not None:
-                start = subject.probation_from
-                yield msgspec.structs.replace(start, mono=start.mono + self._rules.probation)
+            yield from machine.dues(subject, self._rules.proof)
 
     def idle_for(self) -> float:
         """How long the loop may sleep, in seconds, if no batch comes."""

@@ -100,7 +100,7 @@ def test_a_drain_that_is_over_keeps_its_story(node: Machine, capsys: Output) -> 
     assert node.loop.health.drain is not None
     token = node.loop.health.drain.token
     node.person("ack", code="xid79", reason="reseated")
-    node.tick(601.0)
+    node.looks()
     assert node.loop.health.drain is None
     text = told(node, capsys, 0, token)
     assert f"the drain {token} is over" in text
