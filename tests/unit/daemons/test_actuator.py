@@ -110,7 +110,7 @@ def changed(**changes: object) -> bytes:
         changed(version=2),
         changed(version="1"),
         changed(node="node7"),
-        changed(verb="reboot"),
+        changed(verb="poweroff"),
         changed(verb="exec"),
         changed(verb=None),
         changed(reason=5),
