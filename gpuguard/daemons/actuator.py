@@ -46,8 +46,6 @@ LISTEN_FDS_START: Final = 3
 LINKS: Final = 16
 # From the first byte of a request to its last; honest ones are written at once.
 PATIENCE: Final = Seconds(2.0)
-# Less than TimeoutStopSec= of the unit: persistence mode is on again by then.
-PUTS_BACK_WITHIN: Final = Seconds(6.0)
 _PEER = struct.Struct("3i")  # pid, uid, gid: man unix(7), SO_PEERCRED
 
 
@@ -318,9 +316,9 @@ class Hands:
         return self._long is not None and self._long.busy()
 
     def stop(self) -> None:
-        """What is at work is told to end, and has had time to put back what it changed."""
+        """What is at work is told to end, and has ended."""
         if self._long is not None:
-            self._long.stop(PUTS_BACK_WITHIN)
+            self._long.stop()
 
 
 def target_of(

@@ -111,11 +111,13 @@ class Gpus:
         """Whether an errand is at work; the process must not end meanwhile."""
         return self._errand is not None and not self._errand.ended(0.0)
 
-    def stop(self, within: float) -> None:
-        """The errand is told to end, and had so many seconds to put back what it changed."""
+    def stop(self, within: float | None = None) -> None:
+        """The errand is told to end and has ended, or `within` seconds passed: by default as many as a reset that has
+        begun may take, with persistence mode put back behind it."""
         if self._errand is not None:
             self._errand.stop()
-            self._errand.ended(within)
+            limit = self._settings.reset_limit + self._settings.ask_limit
+            self._errand.ended(limit if within is None else within)
 
     def _perform(self, action: Action) -> Outcome:
         targets = self._asked(action)
