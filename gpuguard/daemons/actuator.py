@@ -1,9 +1,9 @@
 """The small privileged process: performs the closed list of verbs on this node, for root and the agent alone.
 
-It reads no log and no network, and no request names a node, a program or a file; one may name a job or a process of
-this node by its number, which is looked into before it is believed. It serves one request at a time;
-each has the deadline of its target. Started through its socket, it ends after a minute without work and costs nothing
-until the next.
+It reads no log and no network, and no request names a node, a program or a file; one may name a job, a process or a
+GPU of this node by its number, which is looked into before it is believed. It serves one request at a time;
+each has the deadline of its target. What takes longer, a GPU's test or reset, is begun by a request and asked after by
+the next ones. Started through its socket, it ends after a minute without work and costs nothing until the next.
 
 usage   gpuguard-actuator [--config FILE] [--socket PATH] [--allow-user NAME]...
 """
@@ -21,19 +21,22 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
 import msgspec
 
-from gpuguard.actuators import dry_run, processes, slurm
+from gpuguard.actuators import dry_run, gpus, processes, slurm
 from gpuguard.actuators.delegate import MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
-from gpuguard.errors import ConfigInvalid, NotUnderstood
-from gpuguard.model.actions import Action, Outcome
+from gpuguard.actuators.gpus.levels import RULES, read_levels
+from gpuguard.custody.remedies import standing
+from gpuguard.errors import Absent, ConfigInvalid, NotUnderstood
+from gpuguard.model.actions import Action, Outcome, Verb
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Actuator, NodeReport
 from gpuguard.runtime.actuator_settings import Settings
+from gpuguard.runtime.assets import read_text
 from gpuguard.runtime.config import load_config
 
 USAGE_ERROR: Final = 64
@@ -61,12 +64,19 @@ class Server:
     """Answers requests from a listening socket until it is told to stop or has been idle for long enough."""
 
     def __init__(
-        self, listener: socket.socket, actuator: Actuator, allowed: frozenset[int], idle: float | None = None
+        self,
+        listener: socket.socket,
+        actuator: Actuator,
+        allowed: frozenset[int],
+        idle: float | None = None,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`busy` tells whether something goes on that was asked for: it is not idle then."""
         self._listener = listener
         self._actuator = actuator
         self._allowed = allowed
         self._idle = idle
+        self._busy = busy
         self._selector = selectors.DefaultSelector()
         self._links: dict[int, Link] = {}
         self._stopping, self._stop = socket.socketpair()
@@ -98,7 +108,9 @@ class Server:
                     quiet_since = time.monotonic()
                 self._drop_slow()
                 if not ready and self._idle is not None and time.monotonic() - quiet_since >= self._idle:
-                    return "idle"
+                    if not self._busy():
+                        return "idle"
+                    quiet_since = time.monotonic()
         finally:
             for link in list(self._links.values()):
                 self._close(link)
@@ -284,29 +296,62 @@ def allowed_uids(configured: tuple[str, ...], asked: tuple[str, ...]) -> frozens
 
 
 class Hands:
-    """A scheduler's actuator, and beside it the one for what is left of its jobs."""
+    """A scheduler's actuator, and beside it those that do for some verbs what no scheduler does."""
 
-    def __init__(self, scheduler: Actuator, left_over: Actuator) -> None:
+    def __init__(self, scheduler: Actuator, beside: Mapping[Verb, Actuator], long: gpus.Gpus | None = None) -> None:
+        """`long` is the one whose work may outlast a request."""
         self.name = scheduler.name
-        self._scheduler, self._left_over = scheduler, left_over
+        self._scheduler, self._beside, self._long = scheduler, beside, long
 
     def perform(self, action: Action) -> Outcome:
         """What came of it, done by the one whose affair it is."""
-        return (self._left_over if action.verb == "reclaim" else self._scheduler).perform(action)
+        return self._beside.get(action.verb, self._scheduler).perform(action)
 
     def read_state(self) -> NodeReport:
         """What the scheduler says of this node."""
         return self._scheduler.read_state()
 
+    def busy(self) -> bool:
+        """Whether something is at work that was begun by a request and goes on after it."""
+        return self._long is not None and self._long.busy()
+
+    def stop(self) -> None:
+        """What is at work is told to end, and has ended."""
+        if self._long is not None:
+            self._long.stop()
+
 
 def target_of(
-    settings: Settings, slurm_settings: slurm.Settings, process_settings: processes.Settings | None = None
+    settings: Settings,
+    slurm_settings: slurm.Settings,
+    process_settings: processes.Settings | None = None,
+    gpu_settings: gpus.Settings | None = None,
 ) -> Actuator:
-    """The actuator that performs."""
-    if settings.target == "slurm":
-        scheduler = slurm.build(slurm_settings)
-        return Hands(scheduler, processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here))
-    return dry_run.build(dry_run.Settings())
+    """The actuator that performs.
+
+    Raises  ConfigInvalid
+    """
+    if settings.target != "slurm":
+        return dry_run.build(dry_run.Settings())
+    scheduler = slurm.build(slurm_settings)
+    left_over = processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here)
+    return hands_of(scheduler, left_over, gpu_settings or gpus.Settings())
+
+
+def hands_of(scheduler: Actuator, left_over: Actuator | None, gpu_settings: gpus.Settings) -> Hands:
+    """The scheduler's actuator with all that stands beside it.
+
+    Raises  ConfigInvalid
+    """
+    try:
+        levels = read_levels(read_text(*RULES.split("/")))
+    except Absent as error:
+        raise ConfigInvalid((str(error),)) from error
+    cards = gpus.Gpus(gpu_settings, lambda drain: standing(scheduler.read_state(), drain), levels)
+    beside: dict[Verb, Actuator] = {"test": cards, "reset": cards}
+    if left_over is not None:
+        beside["reclaim"] = left_over
+    return Hands(scheduler, beside, cards)
 
 
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -326,10 +371,20 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return USAGE_ERROR if end.code else 0
     try:
         # The other sections belong to the agent, which says what is wrong with them.
-        parts = {"actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings}
+        parts = {
+            "actuator": Settings,
+            "actuators.slurm": slurm.Settings,
+            "actuators.processes": processes.Settings,
+            "actuators.gpus": gpus.Settings,
+        }
         config = load_config(asked.config, parts, whole=False)
         settings: Settings = config.settings("actuator")
-        actuator = target_of(settings, config.settings("actuators.slurm"), config.settings("actuators.processes"))
+        actuator = target_of(
+            settings,
+            config.settings("actuators.slurm"),
+            config.settings("actuators.processes"),
+            config.settings("actuators.gpus"),
+        )
         allowed = allowed_uids(settings.allow_users, tuple(asked.allow_user))
         handed = handed_socket(environ)
         path = "" if handed else asked.socket or settings.socket
@@ -337,7 +392,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except ConfigInvalid as error:
         sys.stderr.write(f"gpuguard-actuator: {error}\n")
         return error.exit_code
-    server = Server(listener, actuator, allowed, settings.idle_exit if handed else None)
+    hands = actuator if isinstance(actuator, Hands) else Hands(actuator, {})
+    server = Server(listener, hands, allowed, settings.idle_exit if handed else None, hands.busy)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     log("info", "actuator.started", target=settings.target, socket=path or "from systemd", uids=sorted(allowed))
@@ -345,6 +401,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         reason = server.serve()
     finally:
         listener.close()
+        hands.stop()
         if path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

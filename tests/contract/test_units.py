@@ -4,7 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from gpuguard.actuators import delegate
+from gpuguard.actuators import delegate, gpus
 from gpuguard.runtime import assembly, cache
 from gpuguard.store import modes
 
@@ -65,6 +65,16 @@ def test_each_unit_has_one_capability() -> None:
     agent = _unit("gpuguard-agent.service")["Service"]
     assert agent["CapabilityBoundingSet"] == agent["AmbientCapabilities"] == "CAP_SYSLOG"
     assert _unit("gpuguard-actuator.service")["Service"]["CapabilityBoundingSet"] == "CAP_KILL"
+
+
+def test_the_drop_in_for_gpus_leaves_a_reset_its_time_and_opens_nvidias_devices_alone() -> None:
+    gpus_settings, opened = gpus.Settings(), _unit("gpuguard-actuator.service.d/gpus.conf")["Service"]
+    assert int(opened["TimeoutStopSec"]) > gpus_settings.reset_limit + gpus_settings.ask_limit
+    assert opened["DeviceAllow"] == _unit("gpuguard-agent.service")["Service"]["DeviceAllow"]
+    assert opened["CapabilityBoundingSet"].split() == ["CAP_KILL", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"]
+    assert "DevicePolicy" not in opened
+    named = (CHECKOUT / "docs" / "way-back.md").read_text()
+    assert all(f"`{key}=" in named for key in opened)
 
 
 def test_the_user_of_the_unit_is_made_at_installation() -> None:

@@ -157,6 +157,14 @@ def test_verify_is_silent(machine: systemd.Machine) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+def test_verify_is_silent_with_the_drop_in_for_gpus(machine: systemd.Machine) -> None:
+    drop_in = (CHECKOUT / "systemd" / f"{ACTUATOR}.d" / "gpus.conf").read_text()
+    for name, text in ((ACTUATOR, (CHECKOUT / "systemd" / ACTUATOR).read_text()), (f"{ACTUATOR}.d/gpus.conf", drop_in)):
+        machine.lay(f"/opt/verified/{name}", text)
+    done = machine.run("systemd-analyze", "verify", f"/opt/verified/{ACTUATOR}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.parametrize(("unit", "most"), [(AGENT, 3.0), (ACTUATOR, 4.5)])
 def test_exposure(unit: str, most: float) -> None:
     require("systemd-analyze", shutil.which("systemd-analyze") is not None, "apt-get install systemd")

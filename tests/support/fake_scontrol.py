@@ -33,6 +33,10 @@ case $1 in
   [ -z "$reason" ] || tail=" Reason=$reason [root@2026-03-04T19:02:55]"
   echo "NodeName=here Arch=x86_64 OS=Linux 6.8.0 #1 SMP  Boards=1 State=$state ThreadsPerCore=2 ExtSensorsTemp=n/s$tail"
   ;;
+reboot)
+  [ "$2" = here ] && [ $# = 2 ] || {{ echo "Invalid input: $*" >&2; exit 1; }}
+  printf '%s' "$state+REBOOT_REQUESTED" >state
+  ;;
 update)
   shift 2
   for word; do
@@ -111,4 +115,4 @@ class FakeScontrol:
     @property
     def writes(self) -> list[str]:
         """Those that change something."""
-        return [call for call in self.calls if call.startswith(("update", "requeue"))]
+        return [call for call in self.calls if call.startswith(("update", "requeue", "reboot"))]

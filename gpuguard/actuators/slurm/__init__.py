@@ -10,16 +10,18 @@ Source  Slurm 22.05.8 as observed
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from gpuguard.actuators.slurm import reboot
 from gpuguard.actuators.slurm.jobs import complaint, hindered, number_of, over
 from gpuguard.actuators.slurm.node import TARGET, StateRefused, complaint_of, parse_node
 from gpuguard.actuators.slurm.scontrol import Scontrol
 from gpuguard.child.program import Unanswered
 from gpuguard.child.slurm import NODE_NAME, Job, Jobs, own_node
 from gpuguard.custody.ownership import Judgement, about_the_drain, judge
+from gpuguard.custody.remedies import standing
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import Absent, ActionDeferred, ActionRefused, ConfigInvalid, NotUnderstood
 from gpuguard.model.actions import Action, DrainVerb, Outcome
@@ -45,6 +47,7 @@ class Settings:
     node: str = ""
     deadline: Seconds = Seconds(5.0)  # for a wish with all its questions to slurmctld
     settle: Seconds = Seconds(2.0)  # 0.7 to 1.1 s on Slurm 22.05.8
+    reboot: bool = False  # whether a node of ours that is drained and idle may be rebooted through slurmctld
 
     def __post_init__(self) -> None:
         for name in ("scontrol", "slurm_conf"):
@@ -66,8 +69,12 @@ class Slurm:
 
     name = TARGET
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str], boot: Callable[[], str] = reboot.this_boot
+    ) -> None:
+        """`boot` tells which boot the machine is in."""
         self.node = _own_name(settings, environ)
+        self._boot = boot
         self._settings = settings
         conf = settings.slurm_conf or environ.get("SLURM_CONF", "")
         self._scontrol = Scontrol(settings.scontrol, conf)
@@ -109,6 +116,8 @@ class Slurm:
             )
         if action.verb == "requeue":
             return self._requeue(action, until)
+        if action.verb == "reboot":
+            return self._reboot(action, until)
         if not about_the_drain(action.verb):
             raise ActionRefused(f"Slurm performs no {action.verb}; this is a bug, please report it")
         before, judgement = self._settled(action, action.verb, until)
@@ -212,6 +221,32 @@ class Slurm:
             return Outcome(result="deferred", message=message, retry_after=5.0, node_state=job.state)
         message = f"job {number} was {job.state} on {job.nodes[:80]}; {said}"
         return Outcome(result="done", message=message, node_state=job.state)
+
+    def _reboot(self, action: Action, until: float) -> Outcome:
+        """The machine has booted since it was wished, or it will, or the outcome says who acts next."""
+        if (boot := self._boot()) != action.at.boot:
+            return Outcome(result="done", message=f"{self.node} has booted since: this is boot {boot[:8]}")
+        if action.drain is None:
+            raise ActionRefused("it is not told which drain must stand for a reboot; this is a bug, please report it")
+        if not self._settings.reboot:
+            raise ActionRefused("this site lets gpuguard reboot nothing; set `reboot = true` in [actuators.slurm]")
+        before = self._read(until)
+        if reboot.under_way(before):
+            message = f"a reboot of {self.node} is asked for, it is {before.state}; done once it has booted"
+            return Outcome(result="deferred", message=message, retry_after=reboot.LOOK_AGAIN, node_state=before.state)
+        now = standing(before, action.drain)
+        if now.call != "go":
+            result: Literal["foreign", "deferred"] = "foreign" if now.call == "never" else "deferred"
+            message = f"{now.why}; no reboot was asked for"
+            return Outcome(result=result, message=message, retry_after=now.retry_after, node_state=before.state)
+        if until - time.monotonic() < WRITE_NEEDS:
+            raise ActionDeferred("too little time was left to write; nothing was written", 1.0)
+        answer = self._scontrol.run(("reboot", self.node), until)
+        if answer.code != 0:
+            raise reboot.complaint(answer, self.node)
+        after = self._read(until)
+        message = f"asked for a reboot: was {before.state}, is {after.state}; done once it has booted"
+        return Outcome(result="deferred", message=message, retry_after=reboot.LOOK_AGAIN, node_state=before.state)
 
     def _job(self, number: str, until: float) -> Job | None:
         """Slurm's record of the job, None when it knows none.

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuguard.actuators import gpus
 from gpuguard.actuators.delegate import LENGTH, MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
 from gpuguard.actuators.dry_run import DryRun
 from gpuguard.daemons import actuator as daemon
@@ -25,7 +26,7 @@ from gpuguard.errors import ConfigInvalid
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.ports import NodeReport
 from tests.support.serving import serving
-from tests.support.wishes import wish
+from tests.support.wishes import remedy, wish
 
 ME = frozenset({os.geteuid()})
 
@@ -110,7 +111,7 @@ def changed(**changes: object) -> bytes:
         changed(version=2),
         changed(version="1"),
         changed(node="node7"),
-        changed(verb="shutdown"),
+        changed(verb="poweroff"),
         changed(verb="exec"),
         changed(verb=None),
         changed(reason=5),
@@ -226,6 +227,39 @@ def test_an_open_connection_without_work_does_not_keep_it(tmp_path: Path) -> Non
         thread.join(5)
         assert not thread.is_alive()
         assert link.recv(1) == b""
+
+
+def test_while_something_is_at_work_it_is_not_idle(tmp_path: Path) -> None:
+    looks = iter([True, True, True])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(1)
+        server = daemon.Server(listener, Recorder(), ME, 0.01, lambda: next(looks, False))
+        assert server.serve() == "idle"
+    assert next(looks, None) is None
+
+
+def test_each_verb_goes_to_the_one_whose_affair_it_is(tmp_path: Path) -> None:
+    scheduler, left_over = Recorder(), Recorder()
+    hands = daemon.hands_of(scheduler, left_over, gpus.Settings(test=False))
+    for verb in ("drain", "release", "requeue", "evict", "reboot"):
+        hands.perform(remedy(verb))
+    hands.perform(remedy("reclaim"))
+    assert [action.verb for action in scheduler.asked] == ["drain", "release", "requeue", "evict", "reboot"]
+    assert [action.verb for action in left_over.asked] == ["reclaim"]
+    for verb in ("test", "reset"):
+        outcome = hands.perform(remedy(verb))
+        assert (outcome.result, "[actuators.gpus]" in outcome.message) == ("refused", True)
+    assert (hands.name, hands.read_state(), hands.busy()) == ("recorder", scheduler.report, False)
+    hands.stop()
+
+
+def test_a_remedy_asks_the_scheduler_whether_the_drain_stands() -> None:
+    reason = "gpuguard:0001 gpu3 lost xid79"
+    flags = ("IDLE", "DRAIN")
+    scheduler = Recorder(NodeReport(target="slurm", node="here", state="IDLE+DRAIN", flags=flags, reason=reason))
+    hands = daemon.hands_of(scheduler, None, gpus.Settings())
+    assert hands.perform(remedy("test")).result == "foreign"
 
 
 def test_each_decision_is_one_line_of_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
