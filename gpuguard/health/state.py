@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from gpuguard.health.errands import Errand, Errands
+from gpuguard.health.past import Past
 from gpuguard.model.health import Drain, Incident, SourceHealth, SubjectHealth
 from gpuguard.model.ids import BootId, GpuUuid, IncidentId, SubjectId, TokenId, pci_of
 from gpuguard.model.instants import Instant
@@ -48,6 +49,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     readings: Readings = {}
     errands: Errands = {}
     began: Instant | None = None
+    past: Past = Past()
 
     @property
     def boot(self) -> BootId:
@@ -78,6 +80,8 @@ def kept(health: Health) -> dict[str, msgspec.Struct]:
         parts["drain"] = health.drain
     if health.tokens.used:
         parts["tokens"] = health.tokens
+    if health.past != Past():
+        parts["past"] = health.past
     return parts
 
 
@@ -127,4 +131,5 @@ def restore(state: Mapping[str, bytes], detectors: Iterable[AnyDetector], now: I
         folds=folds, errands=errands, identified=meta.identified,
         drain=msgspec.msgpack.decode(state["drain"], type=Drain) if "drain" in state else None,
         tokens=msgspec.msgpack.decode(state["tokens"], type=Tokens) if "tokens" in state else Tokens(),
+        past=msgspec.msgpack.decode(state["past"], type=Past) if "past" in state else Past(),
     )  # fmt: skip
