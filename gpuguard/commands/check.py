@@ -9,14 +9,14 @@ import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any, TypedDict, cast
 
+from gpuguard.runtime.cache import CONFIG, STATE_DIR
+
 EXAMPLE = "gpuguard check --mode prolog"
 
 WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 # Worst first, for people.
 ORDER = (2, 1, 3, 0)
-STATE_DIR = "/var/lib/gpuguard"
 DATABASE = "gpuguard.db"
-CONFIG = "/etc/gpuguard/config.toml"
 LINE_LIMIT = 120
 
 
@@ -71,12 +71,13 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Prints the verdict; the exit code is the mode's."""
     from gpuguard.errors import GpuguardError
+    from gpuguard.runtime import cache
 
     doubt = ""
     try:
         # This machine's memory is not a recorded one's.
         if args.root == "/" or args.config:
-            args.state_dir = args.state_dir or _state_dir(args.config)
+            args.state_dir = args.state_dir or cache.state_dir(args.config)
         verdict, doubt = _verdict(args)
     except GpuguardError as error:
         # Whatever keeps us from knowing is no verdict on the node.
@@ -124,32 +125,6 @@ def _unread(state_dir: str | None) -> str:
     return (
         f"no agent gives an answer, and this user may not read its memory {path}; ask as root or a member of its group"
     )
-
-
-def _state_dir(config: str | None) -> str:
-    """The state directory that the configuration names; only that is read of it.
-
-    Raises  ConfigInvalid
-    """
-    import os
-
-    path = config or CONFIG
-    # One that this user may not read is the agent's: the usual place is worth a look.
-    if config is None and not os.access(path, os.R_OK):
-        return STATE_DIR
-    from gpuguard.errors import ConfigInvalid
-    from gpuguard.runtime.files import read_toml
-
-    try:
-        agent = read_toml(path).get("agent", {})
-    except OSError as error:
-        raise ConfigInvalid([f"{path}: {error.strerror}; make it a file that this user may read"]) from error
-    except ValueError as error:
-        raise ConfigInvalid([f"{path}: {error}; correct the file"]) from error
-    named = agent.get("state_dir", STATE_DIR) if isinstance(agent, dict) else STATE_DIR
-    if not isinstance(named, str) or "\0" in named:
-        raise ConfigInvalid([f"{path}: [agent] state_dir: is not a path in quotes; correct it"])
-    return named
 
 
 def _look(args: Namespace) -> Verdict:

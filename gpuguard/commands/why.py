@@ -114,6 +114,7 @@ def _lines(facts: Facts, known: "Known") -> Iterator[str]:
         if subject["state"] == "healthy" and not subject["findings"]:
             yield from paragraph(f"{subject['name']}: nothing stands against it.")
             yield from _applied_lines(subject)
+            yield from _past_lines(subject)
             continue
         if place or facts["drain"] is not None:
             yield ""
@@ -172,6 +173,7 @@ def _subject_lines(subject: Mapping[str, Any], called: Any) -> Iterator[str]:  #
     if subject["probation_from"] is not None:
         yield from row("probation", f"since {date(subject['probation_from'])}", indent=INDENT)
     yield from _applied_lines(subject)
+    yield from _past_lines(subject)
     for incident in subject["incidents"]:
         if len(incident["members"]) > 1:
             rest = [member for member in incident["members"] if member != incident["name"]]
@@ -187,6 +189,13 @@ def _applied_lines(subject: Mapping[str, Any]) -> Iterator[str]:  # Any: JSON mi
     for applied in subject["applied"][-3:]:
         told = f"{applied['remedy']} for {applied['code']}, seen {date(applied['at'])}"
         yield from row("tried", told, indent=INDENT)
+
+
+def _past_lines(subject: Mapping[str, Any]) -> Iterator[str]:  # Any: JSON mixes types
+    from gpuguard.runtime.words import row
+
+    if subject["past"] is not None:
+        yield from row("remembered", subject["past"]["text"], indent=INDENT)
 
 
 def _finding_lines(finding: Mapping[str, Any], span: Any, *, of_job: bool) -> Iterator[str]:  # Any: JSON mixes types

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gpuguard.health.errands import Errand, Errands
+from gpuguard.health.past import Past
 from gpuguard.model.health import Drain, Incident, Pause, SourceHealth, SubjectHealth
 from gpuguard.model.ids import BootId, GpuUuid, IncidentId, SubjectId, TokenId, pci_of
 from gpuguard.model.instants import Instant
@@ -53,6 +54,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     began: Instant | None = None
     pause: Pause | None = None
     released: tuple[Instant, ...] = ()
+    past: Past = Past()
 
     @property
     def boot(self) -> BootId:
@@ -91,6 +93,8 @@ def kept(health: Health) -> dict[str, msgspec.Struct]:
         parts["pause"] = health.pause
     if health.released:
         parts["released"] = _released(health.released)
+    if health.past != Past():
+        parts["past"] = health.past
     return parts
 
 
@@ -148,4 +152,5 @@ def restore(state: Mapping[str, bytes], detectors: Iterable[AnyDetector], now: I
         tokens=msgspec.msgpack.decode(state["tokens"], type=Tokens) if "tokens" in state else Tokens(),
         pause=msgspec.msgpack.decode(state["pause"], type=Pause) if "pause" in state else None,
         released=msgspec.msgpack.decode(state["released"], type=_Released).at if "released" in state else (),
+        past=msgspec.msgpack.decode(state["past"], type=Past) if "past" in state else Past(),
     )  # fmt: skip

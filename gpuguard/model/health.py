@@ -9,6 +9,7 @@ from gpuguard.model.events import SourceLevel
 from gpuguard.model.findings import Finding, Remedy, Severity
 from gpuguard.model.ids import BootId, EventId, GpuSerial, GpuUuid, IncidentId, PciAddress, SubjectId, TokenId
 from gpuguard.model.instants import Instant
+from gpuguard.model.past import Record
 from gpuguard.model.readings import Group, Quantity
 from gpuguard.model.story import StoryEntry
 
@@ -224,7 +225,8 @@ class FindingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubjectView(msgspec.Struct, frozen=True, kw_only=True):
-    """One subject's health now. `index` is the driver's number of a GPU, also of one that it does not list any more."""
+    """One subject's health now. `index` is the driver's number of a GPU, also of one that it does not list any more;
+    `past` what is remembered of its board."""
 
     id: SubjectId
     state: State
@@ -233,6 +235,7 @@ class SubjectView(msgspec.Struct, frozen=True, kw_only=True):
     serial: GpuSerial | None
     findings: tuple[FindingView, ...]
     index: int | None = None
+    past: Record | None = None
 
 
 class SourceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,6 +298,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     `level` is 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN; `confirmed` tells whether a CRITICAL may keep jobs away;
     `line` is the one sentence for people. `pause` is a person's, while it lasts. `readings` is what was measured last,
     and `quantities` tells what its columns are; it changes with every sweep and is no part of what is written down.
+    `past` is what is remembered of the machine as a whole.
     """
 
     at: Instant
@@ -308,3 +312,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pause: Pause | None = None
     readings: dict[SubjectId, dict[str, Group]] = {}
     quantities: tuple[Quantity, ...] = ()
+    past: Record | None = None

@@ -8,17 +8,19 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gpuguard.health import past
 from gpuguard.health.machine import remedy_rank
 from gpuguard.incident.join import explained_by
 from gpuguard.incident.ranks import rank
 from gpuguard.model.health import Drain, Standing, SubjectHealth
 from gpuguard.model.ids import NODE, EventId, TokenId, kind_of
+from gpuguard.model.past import Record
 from gpuguard.model.story import StoryEntry
 from gpuguard.model.tables import lookup_text
 from gpuguard.ports import StoreReader
 from gpuguard.runtime.assets import read_text
 from gpuguard.runtime.known import Known, find_subject
-from gpuguard.runtime.words import listed, named
+from gpuguard.runtime.words import listed, named, remembered
 
 STORY_SEARCHED = 100_000
 
@@ -175,6 +177,18 @@ def _subject(known: Known, reader: StoreReader, subject: SubjectHealth) -> Facts
         ],
         "acks": list(acknowledgements(subject, filter(_for_a_person, subject.standing))),
         "applied": [{"code": a.code, "remedy": a.remedy, "at": a.at.utc} for a in subject.applied],
+        "past": past_facts(past.of(health.past, subject), known.now.utc),
+    }  # fmt: skip
+
+
+def past_facts(record: Record | None, now: float | None) -> Facts | None:
+    """What is remembered of a board or of the machine, None where nothing is; `text` is the same for people."""
+    if record is None:
+        return None
+    return {
+        "score": round(record.score if now is None else record.score_at(now), 4), "faults": record.faults,
+        "last": record.last_utc, "last_code": record.last_code, "half_life_s": record.half_life,
+        "text": remembered(record, now),
     }  # fmt: skip
 
 
