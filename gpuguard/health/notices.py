@@ -8,8 +8,8 @@ Each fault is told once, under the code that made its subject unfit first; what 
 `gpuguard why`. What jobs suffer from is told of its job. A drain that is only rehearsed (mode observe) is told as that.
 
 A page      a replacement is due; a drain or a remedy is held, or was refused by its target
-A warning   a part failed; a test failed or a remedy did not help; the node is somebody else's; a drain of ours was taken
-            away; a source is blind; the disk refuses; a job hangs
+A warning   a part failed; a test failed or a remedy did not help; the node is somebody else's; a drain of ours was
+            taken away; a source is blind; the disk refuses; a job hangs
 A notice    the node was drained, or would have been
 """
 
