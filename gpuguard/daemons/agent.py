@@ -1,7 +1,7 @@
 """The agent: watches this node, decides, writes down, and has what is owed done by another process.
 
-Threads: one for each source, one that carries actions to their target, one for scrapes, one for people's words, and the
-loop, which alone decides. Nothing but the loop touches the health.
+Threads: one for each source, one that carries actions to their target, one for scrapes, one for people's words, one for
+each webhook, and the loop, which alone decides. Nothing but the loop touches the health.
 """
 
 import gc
@@ -27,7 +27,7 @@ from gpuguard.model.events import ActionOutcome, Batch
 from gpuguard.model.health import Snapshot, Transition
 from gpuguard.model.ids import EventId, SubjectId
 from gpuguard.ports import Actuator, Clock
-from gpuguard.runtime import plugins
+from gpuguard.runtime import plugins, telling
 from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities, remember
 from gpuguard.runtime.cache import Cache
 from gpuguard.runtime.control import ControlServer
@@ -105,6 +105,9 @@ class Agent:
         kept = [quantity.name for quantity in self._quantities if quantity.keep]
         self._samples_refused = False
         self._course = Course(self._store, kept, self._whose, self._course_refused)
+        self._telling = telling.build(
+            parts.config, plugins.shelf("gpuguard.notices"), state_dir, clock, self._tally.notices, socket.gethostname()
+        )
         self._loop, self._first = self._make_loop(opened.replaced)
         self._control = ControlServer(str(state_dir), clock, self._mailbox.put)
         self._server = None
@@ -185,6 +188,8 @@ class Agent:
         if once:
             return self._run_once()
         self._control.start()
+        if self._telling:
+            self._telling.start(self._loop.health)
         if self._server:
             self._server.start()
             log.info("metrics.served", address=":".join(map(str, self._server.address)))
@@ -258,6 +263,8 @@ class Agent:
             self._loop.take(batch)
         self._loop.write_when_due(now=True)
         self._course.end_minute()
+        if self._telling:
+            self._telling.stop()
         self._control.stop()
         if self._server:
             self._server.stop()

@@ -32,8 +32,8 @@ class Settings:
     labels: tuple[str, ...] = ()  # added to each alert, each as "cluster=a"
 
     def __post_init__(self) -> None:
-        if self.repeat < 10:
-            raise ValueError("repeat: must be at least 10 s")
+        if self.repeat < 60:
+            raise ValueError("repeat: must be at least 60 s")
         for label in self.labels:
             name, equals, _ = label.partition("=")
             if not (equals and name.isascii() and name.isidentifier()):
