@@ -37,7 +37,7 @@ def render(notice: Notice, settings: Settings, utc: float) -> Message:
     event: dict[str, object] = {
         "specversion": "1.0",
         "id": notice.id,
-        "source": f"/gpuguard/nodes/{quote(clean(notice.node) or 'unnamed', safe='')}",
+        "source": f"//gpuguard.io/nodes/{quote(clean(notice.node) or 'unnamed', safe='')}",
         "type": f"{TYPE}.{notice.event}" + (".over" if over else ""),
         "subject": clean(notice.subject) or "node",
         "datacontenttype": "application/json",

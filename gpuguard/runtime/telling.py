@@ -6,14 +6,14 @@ something is amiss or is to be repeated, a thread compares what stands with what
 is told at least once; one that came and went while its webhook was away never is.
 
 One that was told is not told again before `repeat` is over. That it is over is told if, and only if, it was told
-itself.
+itself. Loaded only where a webhook is configured, as HTTP, TLS and tenacity are.
 """
 
 import contextlib
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol
@@ -29,8 +29,10 @@ from gpuguard.model.health import Decision
 from gpuguard.model.notices import FATES, URGENCIES, Fate, Notice
 from gpuguard.notices import Message, Webhook
 from gpuguard.ports import Clock
+from gpuguard.runtime import webhook
+from gpuguard.runtime.bundling import Bundles
 from gpuguard.runtime.config import Config
-from gpuguard.runtime.telling_settings import Settings
+from gpuguard.runtime.telling_settings import Settings, configured
 from gpuguard.runtime.told import Told
 
 log = structlog.get_logger()
@@ -249,33 +251,14 @@ class Telling:
             teller.stop()
 
 
-def configured(config: Config, forms: Iterable[str]) -> tuple[str, ...]:
-    """The forms that have an address.
-
-    Raises  ConfigInvalid for one that has two
-    """
-    found = []
-    for name in forms:
-        webhook: Webhook = config.settings(f"notify.{name}")
-        if webhook.url and webhook.url_file:
-            raise ConfigInvalid([f"[notify.{name}] url_file: there is a url too; remove one of them"])
-        if webhook.url or webhook.url_file:
-            found.append(name)
-    return tuple(found)
-
-
 def build(
-    config: Config, forms: dict[str, ModuleType], state_dir: Path, clock: Clock, counts: Counter[str], hostname: str
-) -> Telling | None:
-    """Who tells; None where no webhook is configured, and then nothing that speaks HTTP is loaded.
+    config: Config, forms: Mapping[str, ModuleType], state_dir: Path, clock: Clock, counts: Counter[str], hostname: str
+) -> Telling:
+    """Who tells through the forms that are configured.
 
     Raises  ConfigInvalid
     """
     names = configured(config, forms)
-    if not names:
-        return None
-    from gpuguard.runtime import webhook  # HTTP, TLS and tenacity are for those who have a webhook
-
     settings: Settings = config.settings("notify")
     for name in names:
         address = config.settings(f"notify.{name}").url
@@ -288,8 +271,6 @@ def build(
     telling = Telling((), node, ending)
     bundle: Bundle | None = None
     if settings.bundle:
-        from gpuguard.runtime.bundling import Bundles
-
         bundle = Bundles(state_dir, clock, config.path).newest
     tellers = []
     for name in names:

@@ -1,8 +1,12 @@
 """How people are told, whatever the form: section [notify]. Here, because every process checks the whole file."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuguard.errors import ConfigInvalid
 from gpuguard.model.units import Seconds
+from gpuguard.notices import Webhook
+from gpuguard.runtime.config import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +33,18 @@ class Settings:
         for name in ("tries", "queue", "hourly"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1")
+
+
+def configured(config: Config, forms: Iterable[str]) -> tuple[str, ...]:
+    """The forms that have an address.
+
+    Raises  ConfigInvalid for one that has two
+    """
+    found = []
+    for name in forms:
+        webhook: Webhook = config.settings(f"notify.{name}")
+        if webhook.url and webhook.url_file:
+            raise ConfigInvalid([f"[notify.{name}] url_file: there is a url too; remove one of them"])
+        if webhook.url or webhook.url_file:
+            found.append(name)
+    return tuple(found)

@@ -38,8 +38,8 @@ def test_the_content_type_says_that_it_is_structured() -> None:
 def test_a_source_is_a_uri_whatever_the_node_is_called() -> None:
     source = _sent(node="n 7/<x>\n")["source"]
     assert re.fullmatch(r"[A-Za-z0-9/_.~%-]+", source)
-    assert unquote(source) == "/gpuguard/nodes/n 7/<x>\\n"
-    assert _sent(node="")["source"] == "/gpuguard/nodes/unnamed"
+    assert unquote(source) == "//gpuguard.io/nodes/n 7/<x>\\n"
+    assert _sent(node="")["source"] == "//gpuguard.io/nodes/unnamed"
 
 
 def test_the_end_is_an_event_of_its_own() -> None:

@@ -20,7 +20,7 @@ from gpuguard.runtime import telling
 from gpuguard.runtime.assembly import assemble
 from gpuguard.runtime.plugins import shelf
 from gpuguard.runtime.telling import Teller, Telling
-from gpuguard.runtime.telling_settings import Settings
+from gpuguard.runtime.telling_settings import Settings, configured
 from gpuguard.runtime.told import Told
 from tests.support.core import UTC, instant, tick
 from tests.support.notices import notice, over
@@ -244,7 +244,7 @@ def test_without_a_place_for_the_file_it_is_kept_in_memory(tmp_path: Path) -> No
     assert list(told.entries) == [notice().key]
 
 
-def _built(folder: Path, text: str) -> Telling | None:
+def _built(folder: Path, text: str) -> Telling:
     file = folder / "config.toml"
     file.write_text(text)
     counts: Counter[str] = Counter()
@@ -253,8 +253,10 @@ def _built(folder: Path, text: str) -> Telling | None:
 
 
 def test_nothing_is_told_unless_somewhere_is_named(tmp_path: Path) -> None:
-    assert _built(tmp_path, "") is None
-    assert _built(tmp_path, '[notify.slack]\nurl = "https://hooks.example.org/x"\n') is not None
+    file = tmp_path / "config.toml"
+    for text, names in (("", ()), ('[notify.slack]\nurl_file = "/etc/x"\n', ("slack",))):
+        file.write_text(text)
+        assert configured(assemble(file, with_sources=False).config, shelf("gpuguard.notices")) == names
 
 
 @pytest.mark.parametrize(

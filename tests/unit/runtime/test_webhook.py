@@ -10,7 +10,7 @@ import tenacity
 
 from gpuguard.errors import ActionRefused, ConfigInvalid
 from gpuguard.model.units import Seconds, Secret
-from gpuguard.notices import Message, generic
+from gpuguard.notices import Message, alertmanager, generic
 from gpuguard.runtime.telling_settings import Settings
 from gpuguard.runtime.webhook import LONGEST_ASKED, Carrier, NotNow, _wait, address_of, split
 from tests.support.webhooks import receiver
@@ -122,7 +122,7 @@ def test_a_file_without_an_address_says_what_to_do(tmp_path: Path, content: byte
         ("https://h/x", "", "https://h", "/x"),
         ("https://h", "", "https://h", "/"),
         ("http://h:9093", "/api/v2/alerts", "http://h:9093", "/api/v2/alerts"),
-        ("http://h:9093/am/", "/api/v2/alerts", "http://h:9093", "/am/api/v2/alerts"),
+        ("http://h:9093/am/", "/api/v2/alerts", "http://h:9093", f"/am{alertmanager.PATH}"),
         ("http://h/api/v2/alerts/", "/api/v2/alerts", "http://h", "/api/v2/alerts"),
         ("https://[2001:db8::1]:1/x?q=1", "", "https://[2001:db8::1]:1", "/x?q=1"),
     ],
