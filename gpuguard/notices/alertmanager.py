@@ -24,9 +24,7 @@ class Settings:
 
     # Where Alertmanager listens, http://host:9093, with its route prefix where it has one; nothing is sent without.
     url: Secret = field(default=Secret(""), repr=False)
-    url_file: str = (
-        ""  # a file that holds the address, which is read anew each time: better for one with a secret in it
-    )
+    url_file: str = ""  # a file that holds the address, which is read anew each time: better for one that is a secret
     at_least: Urgency = "warning"  # the least urgent that is sent: page, warning, or notice for all
     repeat: Seconds = Seconds(300.0)  # how often what stands is sent again
     labels: tuple[str, ...] = ()  # added to each alert, each as "cluster=a"

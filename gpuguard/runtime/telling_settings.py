@@ -13,9 +13,7 @@ from gpuguard.runtime.config import Config
 class Settings:
     """What all webhooks have in common; where they are stands in [notify.slack] and its like."""
 
-    node: str = (
-        ""  # what this node is called in notices; where it is empty, the name of this machine up to the first dot
-    )
+    node: str = ""  # what this node is called in notices; where it is empty, this machine's name up to the first dot
     bundle: bool = False  # a page makes a support bundle on the node, one an hour at most, and tells its path
     timeout: Seconds = Seconds(10.0)  # one try takes no longer, from the name's look-up to the end of the answer
     tries: int = 6  # then a notice is given up for now; what still stands is told again later

@@ -1,5 +1,7 @@
 """Who tells: nothing that stands is lost, nothing is told twice, and nobody waits."""
 
+import subprocess
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -281,3 +283,14 @@ def test_the_table_of_settings_does_not_show_an_address(tmp_path: Path) -> None:
 def test_an_id_is_of_the_notice_and_not_of_the_moment() -> None:
     first: Notice = notice()
     assert first.key == over().key
+
+
+def test_without_a_webhook_nothing_is_loaded_that_one_would_need() -> None:
+    """An agent that tells nobody pays for no retries and no client."""
+    code = (
+        "import sys, gpuguard.daemons.agent; from gpuguard.runtime.assembly import assemble; from pathlib import Path; "
+        "assemble(Path('/dev/null')); "
+        "print([name for name in ('tenacity', 'gpuguard.web', 'gpuguard.health.notices') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
