@@ -1,7 +1,7 @@
 """The agent: watches this node, decides, writes down, and has what is owed done by another process.
 
-Threads: one for each source, one that carries actions to their target, one for scrapes, one for people's words, and the
-loop, which alone decides. Nothing but the loop touches the health.
+Threads: one for each source, one that carries actions to their target, one for scrapes, one for people's words, one for
+each webhook, and the loop, which alone decides. Nothing but the loop touches the health.
 """
 
 import gc
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -27,7 +28,7 @@ from gpuguard.model.events import ActionOutcome, Batch
 from gpuguard.model.health import Snapshot, Transition
 from gpuguard.model.ids import EventId, SubjectId
 from gpuguard.ports import Actuator, Clock
-from gpuguard.runtime import plugins
+from gpuguard.runtime import plugins, telling_settings
 from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities, remember
 from gpuguard.runtime.cache import Cache
 from gpuguard.runtime.control import ControlServer
@@ -39,6 +40,9 @@ from gpuguard.runtime.notify import Notifier
 from gpuguard.runtime.supervise import Supervisor, perform_safely
 from gpuguard.runtime.tally import Tally
 from gpuguard.store.sqlite import SqliteStore, open_store
+
+if TYPE_CHECKING:
+    from gpuguard.runtime.telling import Telling
 
 log = structlog.get_logger()
 
@@ -105,6 +109,7 @@ class Agent:
         kept = [quantity.name for quantity in self._quantities if quantity.keep]
         self._samples_refused = False
         self._course = Course(self._store, kept, self._whose, self._course_refused)
+        self._telling = self._build_telling(state_dir)
         self._loop, self._first = self._make_loop(opened.replaced)
         self._control = ControlServer(str(state_dir), clock, self._mailbox.put)
         self._server = None
@@ -124,6 +129,15 @@ class Agent:
         if self._parts.policy.dry_run:
             return dry_run.build(dry_run.Settings())
         return delegate.build(self._parts.config.settings("actuators.delegate"))
+
+    def _build_telling(self, state_dir: Path) -> "Telling | None":
+        """Who tells people; without a webhook nobody, and nothing is loaded that they would need."""
+        forms, counts = plugins.shelf("gpuguard.notices"), self._tally.notices
+        if not telling_settings.configured(self._parts.config, forms):
+            return None
+        from gpuguard.runtime import telling
+
+        return telling.build(self._parts.config, forms, state_dir, self._clock, counts, socket.gethostname())
 
     def _make_loop(self, replaced: str | None) -> tuple[Loop, Batch]:
         if replaced:
@@ -185,6 +199,8 @@ class Agent:
         if once:
             return self._run_once()
         self._control.start()
+        if self._telling:
+            self._telling.start(self._loop.health)
         if self._server:
             self._server.start()
             log.info("metrics.served", address=":".join(map(str, self._server.address)))
@@ -258,6 +274,8 @@ class Agent:
             self._loop.take(batch)
         self._loop.write_when_due(now=True)
         self._course.end_minute()
+        if self._telling:
+            self._telling.stop()
         self._control.stop()
         if self._server:
             self._server.stop()

@@ -268,7 +268,7 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     `events` counts by (kind, code); `results` by (verb, result); `actions` by state; `latency` are cumulative
     histogram counts of seconds by upper bound, with their sum and the count of all. `xids` are the newest Xids by GPU
     and code; `gpu_success` is when each GPU last answered, in seconds since 1970. `listen` is where it serves /metrics,
-    '' for nowhere.
+    '' for nowhere. `notices` counts by (form, fate) what people were told; empty where no webhook is configured.
     """
 
     version: str
@@ -290,6 +290,7 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     check_errors: dict[str, int] = {}
     gpu_success: dict[SubjectId, float] = {}
     listen: str = ""
+    notices: dict[str, int] = {}
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from gpuguard.model.quantities import GPU_QUANTITIES
 from gpuguard.model.readings import Quantity
 from gpuguard.model.units import Seconds
 from gpuguard.ports import AnyDetector, Clock, Source, StoreReader
-from gpuguard.runtime import actuator_settings, loop, nvrx_settings, plugins, supervise
+from gpuguard.runtime import actuator_settings, loop, nvrx_settings, plugins, supervise, telling_settings
 from gpuguard.runtime.assets import asset, read_text
 from gpuguard.runtime.config import Config, load_config
 from gpuguard.store import retention
@@ -96,10 +96,12 @@ def sections() -> dict[str, type]:
         "store": retention.Settings,
         "actuator": actuator_settings.Settings,
         "nvrx": nvrx_settings.Settings,
+        "notify": telling_settings.Settings,
         "jobs": derive.Settings,
         "jobs.verdict": verdict.Settings,
         "jobs.activity": activity.Settings,
         "jobs.tasks": tasks.Settings,
+        **plugins.sections("notify", plugins.shelf("gpuguard.notices")),
         **plugins.sections("compat", plugins.shelf("gpuguard.compat")),
         **plugins.sections("detectors", plugins.shelf("gpuguard.detectors")),
         **plugins.sections("sources", plugins.shelf("gpuguard.sources")),

@@ -68,7 +68,7 @@ def full() -> Snapshot:
             events={"xid 79": 1}, results={"drain done": 1}, actions={"done": 1}, latency=((1.0, 1),),
             latency_sum=0.02, latency_count=1, actuator_ok=True, check_errors={"fault_codes": 1},
             xids=(XidSeen(pci=PciAddress("0000:4e:00.0"), xid=79, count=1, last_utc=1_700_000_000.0),),
-            gpu_success={GPU: 1_700_000_000.0},
+            gpu_success={GPU: 1_700_000_000.0}, notices={"slack sent": 1},
         ),
         readings={GPU: measured("gpu"), **{SubjectId(name): measured(kind) for kind, name in OTHERS.items()}},
         quantities=DECLARED, past=PAST,
