@@ -87,6 +87,14 @@ class Listener(Protocol):
 
 
 @runtime_checkable
+class Holder(Protocol):
+    """A source that has GPUs open, and lets go of them for so many seconds when one is to be reset. Comes from another
+    thread and returns at once."""
+
+    def let_go(self, seconds: float) -> None: ...
+
+
+@runtime_checkable
 class Onlooker(Protocol):
     """A source that must know what others measured: it looks closer at processes that others name. `onlooks` are
     columns of which a sweep must bring one to be shown. Comes from another source's thread and returns at once."""

@@ -9,7 +9,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -23,7 +23,7 @@ from gpuguard import __version__
 from gpuguard.actuators import delegate, dry_run
 from gpuguard.errors import StoreFailed
 from gpuguard.health.snapshot import take, without_readings
-from gpuguard.model.actions import Action, Question
+from gpuguard.model.actions import LET_GO, Action, Question
 from gpuguard.model.events import ActionOutcome, Batch
 from gpuguard.model.health import Snapshot, Transition
 from gpuguard.model.ids import EventId, SubjectId
@@ -48,15 +48,20 @@ log = structlog.get_logger()
 
 # A source that would stand in for another, and for which.
 STAND_INS = {"journal": "kmsg"}
+# Until a reset that is under way is asked after again, and somewhat longer. Units: seconds
+LET_GO_FOR = 20.0
 # The one source whose absence is news on its own: of the others the machine may have no use.
 NEEDED = "kmsg"
 
 
 class Messenger:
-    """Carries one action at a time to its target, in a thread of its own, and brings its outcome back as an event."""
+    """Carries one action at a time to its target, in a thread of its own, and brings its outcome back as an event.
+    `let_go` makes sources let go of the GPUs for so many seconds."""
 
-    def __init__(self, actuator: Actuator, clock: Clock, mailbox: Mailbox) -> None:
-        self._actuator, self._clock, self._mailbox = actuator, clock, mailbox
+    def __init__(
+        self, actuator: Actuator, clock: Clock, mailbox: Mailbox, let_go: Callable[[float], None] = lambda seconds: None
+    ) -> None:
+        self._actuator, self._clock, self._mailbox, self._let_go = actuator, clock, mailbox, let_go
         self._queue: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._carry, name="messenger", daemon=True)
         self._sent = 0
@@ -72,6 +77,8 @@ class Messenger:
     def _carry(self) -> None:
         while (action := self._queue.get()) is not None:
             outcome = perform_safely(self._actuator, action)
+            if outcome.node_state == LET_GO:
+                self._let_go(LET_GO_FOR)
             now = self._clock.now()
             self._sent += 1
             event = ActionOutcome(
@@ -104,8 +111,8 @@ class Agent:
         self._notifier = Notifier()
         self._stopping = False
         self._tally = Tally(version=__version__, mode=parts.policy.mode, policy=parts.policy.name)
-        self._messenger = Messenger(self._target(), clock, self._mailbox)
         self._supervisor = Supervisor(clock, self._mailbox.put, settings=parts.config.settings("supervise"))
+        self._messenger = Messenger(self._target(), clock, self._mailbox, self._supervisor.let_go)
         kept = [quantity.name for quantity in self._quantities if quantity.keep]
         self._samples_refused = False
         self._course = Course(self._store, kept, self._whose, self._course_refused)
@@ -157,6 +164,7 @@ class Agent:
             store=self._store, health=health, detectors=self._parts.detectors, clock=self._clock, tally=self._tally,
             rules=self._parts.policy, settings=self._parts.loop, act=self._send, ask=self._ask, told=_tell,
             heard=self._supervisor.overheard, measured=self._course.take,
+            **({"decided": self._telling.take} if self._telling else {}),
         )  # fmt: skip
         return loop, Batch(source="agent", events=(booted,))
 

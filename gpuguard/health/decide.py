@@ -11,7 +11,19 @@ from typing import Any, cast, get_args
 
 import msgspec
 
-from gpuguard.health import drain, errands, forgetting, identity, ladder, machine, policy, reclaims, restarts, story
+from gpuguard.health import (
+    drain,
+    errands,
+    forgetting,
+    identity,
+    ladder,
+    machine,
+    past,
+    policy,
+    reclaims,
+    restarts,
+    story,
+)
 from gpuguard.health.board import Board
 from gpuguard.health.state import Health, Memories
 from gpuguard.incident import join, ranks
@@ -110,7 +122,7 @@ class _Desk:
         self.tokens = health.tokens
         self.errands = health.errands
         self.pause = health.pause
-        self.released = health.released
+        self.released, self.past = health.released, health.past
         self.owed: list[Owed] = []
         self.settled: list[Owed] = []
         self.story: list[StoryEntry] = []
@@ -126,6 +138,7 @@ class _Desk:
             sources=self.sources, drain=self.drain, tokens=self.tokens, identified=self.identified,
             memory=self.memory, folds=self.folds, readings=self.board.readings, began=self.began,
             errands=self.errands, pause=self.pause, released=self.released,
+            past=self.past,
         )  # fmt: skip
 
     def decision(self) -> Decision:
@@ -224,6 +237,7 @@ class _Desk:
     def _measure(self, event: Sweep) -> None:
         """What was measured is known from now on, and by it which GPU is where."""
         self._identify(identity.swept(self.health(), event))
+        self.past = past.named(self.past, event.rows)
         self.board.take(event.source, event.rate, event.valid_for, event.rows, event)
 
     def derive(self, deriver: Deriver, event: Sweep) -> None:
@@ -265,6 +279,7 @@ class _Desk:
         self._ask(self.subjects.values())
         self.incidents = forgetting.without_old(self.incidents, self.subjects, self.now)
         self.board.age(self.now)
+        self.past = past.aged(self.past, self.now)
         self._forget()
         self._end_pause()
 
@@ -456,6 +471,11 @@ class _Desk:
             before = self.before.subject(name)
             after = machine.move(self.subjects[name], self.now, proof=self.settings.proof, watching=self._watching())
             self.subjects[name] = after
+            if before.state != "unfit" and after.state == "unfit":
+                mild = all(s.finding.severity != "critical" for s in machine.deciding(after))
+                self.past = past.remember(
+                    self.past, after, after.last_fault or "none", self.event.at, self.now, self.settings.past, mild=mild
+                )
             self._tell(before, after, news)
         self._ask([self.subjects[name] for name in self.touched if name in self.subjects])
 

@@ -11,8 +11,8 @@ it:
   replace  nothing here: a person gets the part's serial and the evidence
 
 A test is also the second look at what one witness alone says: critical, not self-evident, and nobody confirms it.
-Then no drain stands; the one who performs it touches nothing that a job could notice. A fault that it finds is a
-finding of its own, that needs no witness; where it finds none, what stood is refuted and told so.
+Then no drain stands; the one who performs it only asks the driver, which no job notices. A fault that it finds is a
+finding of its own, that needs no witness; where it finds none, what one witness said stays what it was: watched.
 What a target refused, and what was tried as often as it may, is a person's; a restart of the agent, or a new fault,
 begins anew. While a person keeps gpuguard's hands off the node, nothing is owed.
 """
@@ -30,7 +30,7 @@ from gpuguard.health.state import Health
 from gpuguard.model.actions import RemedyVerb
 from gpuguard.model.events import ActionOutcome, AnyEvent
 from gpuguard.model.findings import Finding
-from gpuguard.model.health import Applied, Drain, Standing, SubjectHealth
+from gpuguard.model.health import Applied, Drain, SubjectHealth
 from gpuguard.model.ids import NODE, SubjectId, kind_of
 from gpuguard.model.instants import seconds_between
 
@@ -106,12 +106,13 @@ def concerned(errand: Errand, subjects: Mapping[SubjectId, SubjectHealth]) -> li
 def learned(subject: SubjectHealth, errand: Errand, event: ActionOutcome) -> SubjectHealth:
     """The subject after a test or a reset of it ended; the same where nothing follows.
 
-    A passed test refutes what waited for it, and counts towards the proof of one that is returning. A reset that did
-    not come through was tried all the same: the next remedy is due.
+    A passed test under our drain ends what asked for one, and counts towards the proof of one that is returning. A
+    reset that did not come through was tried all the same: the next remedy is due.
     """
+    under_drain = errand.pending is not None and errand.pending.drain is not None
     match errand.verb, event.result:
-        case "test", "done":
-            for standing in (*_held(subject), *(s for s in deciding(subject) if s.remedy == "test")):
+        case "test", "done" if under_drain:
+            for standing in [s for s in deciding(subject) if s.remedy == "test"]:
                 subject = machine.withdraw(subject, standing.finding.code, event.at)
             return msgspec.structs.replace(subject, proven=event.at)
         case "reset", "failed":
@@ -172,10 +173,6 @@ def _second_looks(health: Health, event: AnyEvent) -> Iterable[Step]:
         waited = seconds_between(standing.first, event.at)
         if kind_of(subject.id) == "gpu" and waited is not None and waited >= WITNESS_FIRST:
             yield Step(verb="test", about=subject.id, subject=subject, code=standing.finding.code, drain=None)
-
-
-def _held(subject: SubjectHealth) -> list[Standing]:
-    return [standing for _, standing in policy.held_back((subject,))]
 
 
 def _is_due(errand: Errand, step: Step, event: AnyEvent, settings: Settings) -> bool:

@@ -7,7 +7,7 @@ neither told anew nor told to be over.
 Each fault is told once, under the code that made its subject unfit first; what else comes to stand there is in
 `gpuguard why`. What jobs suffer from is told of its job. A drain that is only rehearsed (mode observe) is told as that.
 
-A page      a replacement is due; a drain or a remedy is held, or was refused by its target
+A page      a replacement is due; a drain or a remedy is held, or was refused by its target; a node came back too often
 A warning   a part failed; a test failed or a remedy did not help; the node is somebody else's; a drain of ours was
             taken away; a source is blind; the disk refuses; a job hangs
 A notice    the node was drained, or would have been
@@ -225,6 +225,11 @@ def _drained(drain: Drain, node: str) -> Iterator[Notice]:
         yield told(
             "node.drained", "notice", f"the node was drained by {who}: {drain.code}", drain.reason,
             f"{why} names the remedy; when it was seen gpuguard gives the node back",
+        )  # fmt: skip
+    if drain.kept:
+        yield told(
+            "drain.kept", "page", f"the node is not given back by itself: {drain.code}", drain.kept,
+            f"{why}; once it is well: gpuguard resume --yes",
         )  # fmt: skip
     answer = drain.message or "the target did not say why"
     match drain.state:

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from gpuguard.health import past
 from gpuguard.health.machine import Proof, remedy_rank
 from gpuguard.model.events import AnyEvent, LogLine
 from gpuguard.model.findings import Finding, Remedy
@@ -34,6 +35,7 @@ class Settings:
     # Reasons are read by people and by scripts that compare them: do not rewrite them more often.
     reason_every: Seconds = Seconds(600.0)
     release: bool = True  # give the node back by itself once every subject may be used again
+    fault_half_life: Seconds = Seconds(10 * 86400.0)  # a remembered fault of a board counts half after so long
     releases_a_day: int = 2  # so often within 24 h; after that a person gives the node back
     # The rungs of the way back, each only while gpuguard's own drain stands; while mode is observe, only said.
     test_gpus: bool = False  # have GPUs tested after a remedy and where only one witness speaks of a fault
@@ -72,6 +74,8 @@ class Settings:
         for name in ("clean_passes", "releases_a_day", "test_tries", "reset_tries", "reboot_tries"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1")
+        if self.fault_half_life < 60.0:
+            raise ValueError("fault_half_life: must be at least 60 seconds")
 
     @property
     def proof(self) -> Proof:
@@ -79,6 +83,11 @@ class Settings:
         return Proof(
             clean_for=self.clean_for, clean_passes=self.clean_passes, probation=self.probation, tests=self.test_gpus
         )
+
+    @property
+    def past(self) -> past.Settings:
+        """How faults are remembered."""
+        return past.Settings(half_life=self.fault_half_life)
 
     @property
     def dry_run(self) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from gpuguard.actuators.gpus.devices import Device, devices
-from gpuguard.actuators.gpus.diagnosis import Plan, diagnose
+from gpuguard.actuators.gpus.diagnosis import Plan, diagnose, glance
 from gpuguard.actuators.gpus.errand import Errand, Steps
 from gpuguard.actuators.gpus.levels import Levels
 from gpuguard.actuators.gpus.reset import reset
@@ -29,7 +29,7 @@ from gpuguard.child.program import Unanswered
 from gpuguard.custody.remedies import Standing
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import ActionDeferred, ActionRefused, NotUnderstood
-from gpuguard.model.actions import Action, Outcome
+from gpuguard.model.actions import LET_GO, Action, Outcome
 from gpuguard.model.ids import NODE, TokenId, parse_pci_address, pci_of
 from gpuguard.model.units import Seconds
 from gpuguard.ports import NodeReport
@@ -124,11 +124,16 @@ class Gpus:
         self._gather()
         if (known := self._outcomes.get(action.key)) is not None:
             return known
-        if action.drain is None:
+        if action.drain is None and action.verb != "test":
             raise ActionRefused(
                 f"it is not told which drain must stand for a {action.verb}; this is a bug, please report it"
             )
-        now = self._stands(action.drain)
+        # A test without a drain is a glance: the driver is asked, and nothing else is done.
+        now = (
+            self._stands(action.drain)
+            if action.drain is not None
+            else Standing(call="go", why="only the driver is asked")
+        )
         if (errand := self._errand) is not None:
             return self._under_way(errand, action, now)
         if now.call != "go":
@@ -144,8 +149,7 @@ class Gpus:
             outcome = self._errand.outcome()
             self._gather()
             return outcome
-        message = f"the {action.verb} of {action.subject} has begun"
-        return Outcome(result="deferred", message=message, retry_after=LOOK_AGAIN)
+        return _goes_on(action, f"the {action.verb} of {action.subject} has begun")
 
     def _asked(self, action: Action) -> str | None:
         """The address of the one GPU that is meant, None for all.
@@ -182,7 +186,7 @@ class Gpus:
         if now.call == "never" and errand.verb == "test":
             errand.stop()
             return Outcome(result="foreign", message=f"{now.why}; the test was broken off")
-        return Outcome(result="deferred", message=told, retry_after=LOOK_AGAIN)
+        return _goes_on(action, told)
 
     def _gather(self) -> None:
         """The outcome of an errand that has ended is kept for who asks; one that was only put off may begin again."""
@@ -202,6 +206,8 @@ class Gpus:
             try:
                 if action.verb == "reset":
                     return reset(smi, self._proc, every, chosen, self._settings.reset_limit)
+                if action.drain is None:
+                    return glance(smi, chosen)
                 return diagnose(steps, smi, self._proc, chosen, self._plan)
             except Unanswered as error:
                 raise ActionDeferred(
@@ -209,6 +215,12 @@ class Gpus:
                 ) from error
 
         return work
+
+
+def _goes_on(action: Action, told: str) -> Outcome:
+    """It is at work: a state word of its own tells this from a target that does not answer."""
+    word = LET_GO if action.verb == "reset" else "under_way"
+    return Outcome(result="deferred", message=told, retry_after=LOOK_AGAIN, node_state=word)
 
 
 def build(settings: Settings) -> Gpus:

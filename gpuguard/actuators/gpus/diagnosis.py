@@ -65,6 +65,11 @@ def diagnose(steps: Steps, smi: Smi, proc: Path, targets: Sequence[Device], plan
     return joined(found)
 
 
+def glance(smi: Smi, targets: Sequence[Device]) -> Outcome:
+    """What the driver says of the GPUs, which disturbs nothing that runs on them."""
+    return joined([_quick(smi, targets)[0]])
+
+
 def _quick(smi: Smi, targets: Sequence[Device]) -> tuple[Part, list[Card]]:
     wanted = [device.pci for device in targets]
     try:

@@ -22,9 +22,10 @@ from typing import Final
 from gpuguard.actuators.gpus.devices import Device, Holder, has_switches, holders, runs
 from gpuguard.actuators.gpus.smi import Card, Smi, Unlisted
 from gpuguard.child.program import Answer, Told, Unanswered
-from gpuguard.errors import ActionDeferred, ActionRefused
-from gpuguard.model.actions import Outcome
+from gpuguard.errors import Absent, ActionDeferred, ActionRefused, ReadFailed
+from gpuguard.model.actions import LET_GO, Outcome
 from gpuguard.model.ids import PciAddress
+from gpuguard.sweeping.files import read_bytes
 
 PERSISTENCED: Final = "nvidia-persistenced"[:15]
 FABRIC_MANAGER: Final = "nv-fabricmanager"
@@ -37,6 +38,9 @@ SERVICES: Final = {
 AMPERE: Final = 8.0
 HOPPER: Final = 9.0
 USED_AGAIN: Final = 30.0
+# The process of ours that asks NVML ends within 3.5 s of being told to.
+OURS_GOES: Final = 5.0
+OURS: Final = b"gpuguard.sources.nvml.child"
 # Said by nvidia-smi when somebody was faster than we, and when the GPU cannot be reset by itself.
 _TAKEN: Final = ("in use by another client", "in use by another process", "being used by one or more")
 _TOGETHER: Final = ("must also be reset", "must be reset", "peer gpus", "additional gpus")
@@ -49,7 +53,15 @@ def reset(smi: Smi, proc: Path, every: Sequence[Device], targets: Sequence[Devic
     Units   within: seconds for the reset itself
     Raises  ActionDeferred, ActionRefused; Unanswered when nvidia-smi hangs half-way, Told when told to stop
     """
-    unused(holders(proc, {device.minor for device in targets}))
+    found = holders(proc, {device.minor for device in targets})
+    if (
+        found
+        and all(looks(proc, holder) or holder.comm == PERSISTENCED for holder in found)
+        and any(looks(proc, holder) for holder in found)
+    ):
+        message = "only gpuguard's own look at the driver has the GPU open; it lets go, and this is tried again"
+        return Outcome(result="deferred", message=message, retry_after=OURS_GOES, node_state=LET_GO)
+    unused(found)
     wanted = [device.pci for device in targets]
     try:
         cards = smi.cards(wanted)
@@ -77,6 +89,15 @@ def reset(smi: Smi, proc: Path, every: Sequence[Device], targets: Sequence[Devic
         note = f"{outcome.message}; persistence mode of {_named(lost)} could not be switched on again"
         return Outcome(result=outcome.result, message=note, retry_after=outcome.retry_after)
     return outcome
+
+
+def looks(proc: Path, holder: Holder) -> bool:
+    """Whether this is the process by which gpuguard looks at the driver. One that only calls itself so keeps its GPU
+    from being reset, and no more."""
+    try:
+        return OURS in read_bytes(proc / str(holder.pid) / "cmdline", 4096).split(b"\0")
+    except (Absent, ReadFailed):
+        return False
 
 
 def unused(found: Sequence[Holder], also: str | None = None) -> None:

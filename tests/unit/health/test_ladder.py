@@ -121,7 +121,7 @@ def test_only_a_severe_fault_moves_what_runs() -> None:
 
 
 def test_a_second_look_decides_what_one_witness_says() -> None:
-    for result, state in (("done", "healthy"), ("failed", "unfit"), ("refused", "watched")):
+    for result, state in (("done", "watched"), ("failed", "unfit"), ("refused", "watched")):
         core = Core(policy.Settings(mode="drain", test_gpus=True))
         core.tell(xid(PCI, 109, 10.0, HANG), tick(40.0))
         assert core.owed() == [], "a second witness is waited for first"

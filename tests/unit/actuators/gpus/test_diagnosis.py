@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuguard.actuators.gpus.levels import Levels, Sku
@@ -204,3 +205,13 @@ def test_who_may_change_a_program(tmp_path: Path) -> None:
 def test_tests_may_be_switched_off(machine: GpuMachine) -> None:
     assert machine.hands(test=False).perform(WISH).result == "refused"
     assert machine.calls == []
+
+
+def test_a_second_look_without_a_drain_asks_the_driver_and_nothing_else(machine: GpuMachine) -> None:
+    look = msgspec.structs.replace(WISH, drain=None)
+    hands = machine.hands(site_tests=(own_test(machine, "exit 1"),), dcgm="required")
+    machine.process(4242, "python3", "/dev/nvidia0", "/dev/nvidia-uvm")
+    outcome = at_last(hands, look)
+    assert (outcome.result, outcome.message) == ("done", "quick pass: 1 answered, the driver reports no fault")
+    machine.told("recovery", ["Reset", "Reset"])
+    assert at_last(hands, msgspec.structs.replace(look, key="again")).result == "failed"

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from gpuguard.custody.remedies import Standing
+from gpuguard.model.actions import LET_GO
 from gpuguard.model.ids import SubjectId
 from tests.support.gpu_machine import ADDRESSES, GpuMachine, at_last
 from tests.support.wishes import remedy
@@ -236,3 +237,15 @@ def test_without_a_driver_or_a_view_of_the_processes_nothing_is_done(machine: Gp
     (machine.proc / "driver").rename(tmp_path / "unloaded")
     assert at_last(machine.hands(), WISH).result == "refused"
     assert machine.calls == []
+
+
+def test_gpuguards_own_look_at_the_driver_is_asked_to_let_go(machine: GpuMachine) -> None:
+    machine.process(77, "python3", "/dev/nvidia0")
+    (machine.proc / "77" / "cmdline").write_bytes(b"/usr/bin/python3\0-m\0gpuguard.sources.nvml.child\0")
+    outcome = at_last(machine.hands(), WISH)
+    assert (outcome.result, outcome.node_state) == ("deferred", LET_GO)
+    assert resets(machine) == []
+    machine.process(78, "python3", "/dev/nvidia0")
+    (machine.proc / "78" / "cmdline").write_bytes(b"python3\0train.py\0")
+    busy = at_last(machine.hands(), WISH)
+    assert (busy.result, busy.node_state) == ("deferred", None), "others use it: nobody goes blind for that"
