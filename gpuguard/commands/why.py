@@ -43,7 +43,7 @@ STATES = {
     "watched": "keeps its jobs, but something stands against it",
     "unfit": "must take no more jobs",
     "unknown": "cannot be seen",
-    "returning": "mended, on probation: it is healthy once it stayed clean for a while",
+    "returning": "mended: it is given back once it stayed clean for a while, and is on probation then",
 }
 
 
@@ -162,7 +162,7 @@ def _over_lines(facts: Facts) -> Iterator[str]:
 
 
 def _subject_lines(subject: Mapping[str, Any], called: Any) -> Iterator[str]:  # Any: JSON mixes types
-    from gpuguard.runtime.words import NEEDS, date, listed, paragraph, row, span
+    from gpuguard.runtime.words import NEEDS, date, listed, paragraph, row, span, times
 
     needs = NEEDS[subject["remedy"]]
     yield from paragraph(f"{subject['name']}: {subject['state']}{needs}, since {date(subject['since'])}")
@@ -171,7 +171,10 @@ def _subject_lines(subject: Mapping[str, Any], called: Any) -> Iterator[str]:  #
         serial = f", serial {subject['serial']}" if subject["serial"] else ""
         yield from row("is", f"{subject['uuid'] or 'of unknown UUID'}{serial}", indent=INDENT)
     if subject["probation_from"] is not None:
-        yield from row("probation", f"since {date(subject['probation_from'])}", indent=INDENT)
+        words = f"clean since {date(subject['probation_from'])}, {times(subject['passes'])} looked at"
+        if subject["tested"] is not None:
+            words = f"on probation since {date(subject['tested'])}: a mild fault of the hardware takes it out again"
+        yield from row("returning", words, indent=INDENT)
     yield from _applied_lines(subject)
     yield from _past_lines(subject)
     for incident in subject["incidents"]:

@@ -6,12 +6,12 @@ itself and blinds no other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import msgspec
 
 from gpuguard.health import (
+    checks,
     drain,
     errands,
     forgetting,
@@ -62,7 +62,7 @@ def decide(
     """
     desk = _Desk(health, event, settings)
     desk.take_in()
-    derivers, of_events, of_rows, of_machine = _sorted(tuple(detectors))
+    derivers, of_events, of_rows, of_machine = checks.by_shape(tuple(detectors))
     if isinstance(event, Sweep):
         for deriver in derivers:
             desk.guarded(desk.derive, deriver, event)
@@ -78,28 +78,6 @@ def decide(
     desk.settle()
     desk.tell()
     return desk.health(), desk.decision()
-
-
-@lru_cache(maxsize=8)
-def _sorted(
-    detectors: tuple[AnyDetector, ...],
-) -> tuple[tuple[Deriver, ...], tuple[Detector, ...], tuple[RowDetector, ...], tuple[MachineDetector, ...]]:
-    """Those that conclude rows from rows, that judge by events, that judge one row of what was measured, and that judge
-    them all."""
-    derivers: list[Deriver] = []
-    of_events: list[Detector] = []
-    of_rows: list[RowDetector] = []
-    of_machine: list[MachineDetector] = []
-    for detector in detectors:
-        if hasattr(detector, "derive"):
-            derivers.append(cast(Deriver, detector))
-        elif hasattr(detector, "survey"):
-            of_machine.append(cast(MachineDetector, detector))
-        elif hasattr(detector, "of"):
-            of_rows.append(cast(RowDetector, detector))
-        else:
-            of_events.append(detector)
-    return tuple(derivers), tuple(of_events), tuple(of_rows), tuple(of_machine)
 
 
 class _Desk:
@@ -381,7 +359,7 @@ class _Desk:
             consult(detector, *shown)
         except Exception as error:  # noqa: BLE001 - one of the three homes: a broken check must not blind the others
             self.failed.append(detector.name)
-            self._hear(_against_itself(detector.name, error, self.event))
+            self._hear(checks.against_itself(detector.name, error, self.event))
 
     def _hear_level(self, finding: Finding, event: Sweep) -> None:
         """A measured finding is news when it comes, goes, changes its weight, or needs no witness any more; a person's
@@ -601,12 +579,4 @@ def _as_grave(old: Finding, new: Finding) -> bool:
     """Whether nothing about it changed that anything is decided by."""
     return machine.weight(old) == machine.weight(new) and (old.self_evident, old.latched) == (
         new.self_evident, new.latched,
-    )  # fmt: skip
-
-
-def _against_itself(check: str, error: Exception, event: AnyEvent) -> Finding:
-    return Finding(
-        subject=NODE, check=check, code=f"check_{check}", at=event.at, severity="degraded", silent=True,
-        source="gpuguard", because=(event.id,), advice="watch",
-        reason=f"the check {check} crashed with {type(error).__name__}: {error}; please report it",
     )  # fmt: skip

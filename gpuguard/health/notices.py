@@ -126,7 +126,7 @@ def _how(notice: Notice, health: Health) -> str:
     if subject is None:
         return "nothing is known of it any more"
     if subject.state == "returning":
-        return "what made it unfit is cleared; it is on probation"
+        return "what made it unfit is cleared; it is given back once it stayed clean"
     return f"it is {subject.state}" if subject.state != "unfit" else "another fault, or another remedy, decides now"
 
 

@@ -70,6 +70,13 @@ def _finding(standing: Standing) -> FindingView:
     )  # fmt: skip
 
 
+def _proving(subject: SubjectHealth) -> str:
+    if subject.tested is not None:
+        return "on probation"
+    looks = f"{subject.passes} clean look{'' if subject.passes == 1 else 's'}"
+    return f"not yet given back, {looks} so far" if subject.state == "returning" else ""
+
+
 def _line(health: Health, level: int, sources: tuple[SourceView, ...]) -> str:
     """One sentence for people: whom it concerns and why."""
     if level == 0:
@@ -87,5 +94,5 @@ def _line(health: Health, level: int, sources: tuple[SourceView, ...]) -> str:
     for subject in sorted(concerned, key=lambda s: s.id):
         codes = [s.finding.code for s in subject.standing if s.finding.severity != "info" and s.secondary_to is None]
         remedy = f", needs {subject.remedy}" if subject.remedy != "none" else ""
-        parts.append(f"{component(subject)} {subject.state} ({', '.join(codes) or 'on probation'}{remedy})")
+        parts.append(f"{component(subject)} {subject.state} ({', '.join(codes) or _proving(subject)}{remedy})")
     return "; ".join(parts)

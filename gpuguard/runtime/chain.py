@@ -167,6 +167,7 @@ def _subject(known: Known, reader: StoreReader, subject: SubjectHealth) -> Facts
         "subject": subject.id, "name": named(subject), "uuid": subject.uuid, "serial": subject.serial,
         "pci": subject.pci, "state": subject.state, "remedy": subject.remedy, "since": subject.since.utc,
         "probation_from": subject.probation_from.utc if subject.probation_from else None,
+        "passes": subject.passes, "tested": subject.tested.utc if subject.tested else None,
         "findings": [_finding(reader, standing, subject) for standing in findings],
         "incidents": [
             {
@@ -250,7 +251,7 @@ def _next(facts: Facts) -> Iterator[str]:
         yield f"{subject['name']}: {step}"
     if unfit and drain is not None and drain["by"] == "gpuguard":
         yield AFTERWARDS.get(
-            drain["state"], "gpuguard gives the node back by itself once it saw that and probation is over"
+            drain["state"], "gpuguard gives the node back by itself once it saw that and the part stayed clean"
         )
     for subject in facts["subjects"]:
         if kind_of(subject["subject"]) == "job" and subject["findings"]:
@@ -268,4 +269,4 @@ def _next(facts: Facts) -> Iterator[str]:
     elif drain["state"] == "refused":
         yield "correct what the scheduler said, then `gpuguard drain --reason TEXT --yes` asks again"
     elif facts["subjects"] and not unfit:
-        yield "gpuguard gives the node back by itself when probation is over; `gpuguard resume --yes` does it now"
+        yield "gpuguard gives the node back by itself once it stayed clean; `gpuguard resume --yes` does it now"

@@ -141,7 +141,7 @@ def test_a_gpu_on_probation_says_so(node: Machine, capsys: Output) -> None:
     node.person("ack", code="xid64")
     text = told(node, capsys, 1, "a4:00")
     assert "returning" in text
-    assert "probation since 2023" in text
+    assert "returning clean since 2023" in text
 
 
 def test_a_hostile_line_cannot_move_the_cursor(node: Machine, capsys: Output) -> None:

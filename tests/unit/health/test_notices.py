@@ -95,7 +95,7 @@ def test_it_is_over_when_the_gpu_is_on_probation() -> None:
     assert end.until is not None
     assert (end.key, end.since) == (failed.key, failed.since)
     assert end.id != failed.id
-    assert "probation" in end.text
+    assert "stayed clean" in end.text
 
 
 @pytest.mark.parametrize(("remedy", "paged"), [("reset", False), ("reboot", False), ("replace", True)])
