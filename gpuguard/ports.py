@@ -230,12 +230,15 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetDrain(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that stands drained with a token of gpuguard's, as its scheduler shows it. Units: seconds since 1970."""
+    """A node that stands drained with a token of gpuguard's, as its scheduler shows it. `by` is 'gpuguard', or who
+    asked for it as far as that can be told. Units: seconds since 1970
+    """
 
     node: str
     token: str
     code: str = ""
     since_utc: float | None = None
+    by: str = "gpuguard"
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
