@@ -303,14 +303,14 @@ def _with(book: Book, entries: Iterable[Entry]) -> Book:
 
 
 def _entered(book: Book, ask: Ask, now: float, answer: Answer) -> tuple[Book, Answer]:
-    """The ask stands in the book, in place of an older one of the same key, unless that one began and is over. What
+    """The ask stands in the book, in place of an older one of the same key, unless that one began otherwise. What
     gpuguard began is never dropped for want of room, or a flood of asks would make room for drains."""
     entry = Entry(
         node=ask.node, key=ask.key, token=ask.token, code=ask.code, at=now, by=ask.by, granted=answer.granted,
         version=ask.version,
     )  # fmt: skip
     same = (ask.node, ask.key)
-    older = [e for e in book.entries if (e.node, e.key) != same or (e.granted and e.ended is not None)]
+    older = [e for e in book.entries if (e.node, e.key) != same or _stays(e, ask)]
     for dropped in (_unwritten, _by_a_person):
         spare = len(older) + 1 - ENTRIES_MOST
         gone = set([index for index, e in enumerate(older) if dropped(e)][: max(0, spare)])
@@ -321,6 +321,11 @@ def _entered(book: Book, ask: Ask, now: float, answer: Answer) -> tuple[Book, An
         causes = (*(c for c in book.causes if c.code != ask.code), Cause(ask.code, now))[-CAUSES_MOST:]
         book = msgspec.structs.replace(book, causes=causes)
     return book, answer
+
+
+def _stays(entry: Entry, ask: Ask) -> bool:
+    """Whether an entry of the same key tells of something else: a drain that is over, or that another one wanted."""
+    return entry.granted and (entry.ended is not None or entry.by != ask.by)
 
 
 def _unwritten(entry: Entry) -> bool:

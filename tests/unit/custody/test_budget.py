@@ -15,7 +15,6 @@ from gpuguard.custody.budget import (
     Answer,
     Ask,
     Book,
-    Entry,
     Limits,
     allowed,
     before,
