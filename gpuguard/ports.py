@@ -216,7 +216,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` is the word as the target prints it; `flags` its parts in upper case; `drained` whether it takes no new
     work; `reason` the text that stands with it, '' for none; `ours` the token id when the reason is one of
-    gpuguard's. `error` is None, or why nothing could be learned.
+    gpuguard's. `error` is None, or why nothing could be learned; `refused` whether asking again will not help.
     """
 
     target: str
@@ -227,6 +227,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     ours: str | None = None
     error: str | None = None
+    refused: bool = False
 
 
 class FleetDrain(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,10 +29,12 @@ import msgspec
 
 from gpuguard.actuators import dry_run, processes, slurm
 from gpuguard.actuators.delegate import MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
+from gpuguard.custody.budget import Limits
 from gpuguard.errors import ConfigInvalid, NotUnderstood
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Actuator, NodeReport
+from gpuguard.runtime import guard
 from gpuguard.runtime.actuator_settings import Settings
 from gpuguard.runtime.config import load_config
 
@@ -300,12 +302,20 @@ class Hands:
 
 
 def target_of(
-    settings: Settings, slurm_settings: slurm.Settings, process_settings: processes.Settings | None = None
+    settings: Settings,
+    slurm_settings: slurm.Settings,
+    process_settings: processes.Settings | None = None,
+    fleet: guard.Settings | None = None,
+    limits: Limits | None = None,
 ) -> Actuator:
-    """The actuator that performs."""
+    """The actuator that performs, with the fleet's budget before its drains.
+
+    Raises  ConfigInvalid
+    """
     if settings.target == "slurm":
         scheduler = slurm.build(slurm_settings)
-        return Hands(scheduler, processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here))
+        within = guard.guarded(scheduler, fleet or guard.Settings(), limits or Limits())
+        return Hands(within, processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here))
     return dry_run.build(dry_run.Settings())
 
 
@@ -317,7 +327,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         epilog="example: gpuguard-actuator --socket /run/gpuguard-actuator/actuator.sock --allow-user gpuguard",
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="sections [actuator] and [actuators.*] of it")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="sections [actuator], [actuators.*] and [fleet] of it"
+    )
     parser.add_argument("--socket", metavar="PATH", help="listen here, unless systemd hands a socket over")
     parser.add_argument("--allow-user", metavar="NAME", action="append", default=[], help="may ask, besides root")
     try:
@@ -326,10 +338,16 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return USAGE_ERROR if end.code else 0
     try:
         # The other sections belong to the agent, which says what is wrong with them.
-        parts = {"actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings}
+        parts = {
+            "actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings,
+            "fleet": guard.Settings, "fleet.budget": Limits,
+        }  # fmt: skip
         config = load_config(asked.config, parts, whole=False)
         settings: Settings = config.settings("actuator")
-        actuator = target_of(settings, config.settings("actuators.slurm"), config.settings("actuators.processes"))
+        actuator = target_of(
+            settings, config.settings("actuators.slurm"), config.settings("actuators.processes"),
+            config.settings("fleet"), config.settings("fleet.budget"),
+        )  # fmt: skip
         allowed = allowed_uids(settings.allow_users, tuple(asked.allow_user))
         handed = handed_socket(environ)
         path = "" if handed else asked.socket or settings.socket

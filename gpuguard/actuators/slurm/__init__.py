@@ -92,7 +92,8 @@ class Slurm:
         try:
             return self._read(time.monotonic() + self._settings.deadline)
         except (ActionDeferred, ActionRefused) as error:
-            return NodeReport(target=self.name, node=self.node, error=str(error))
+            refused = isinstance(error, ActionRefused)
+            return NodeReport(target=self.name, node=self.node, error=str(error), refused=refused)
 
     def read_fleet(self) -> FleetReport:
         """What Slurm says of all nodes now; `error` tells why nothing could be learned."""

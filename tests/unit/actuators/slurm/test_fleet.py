@@ -41,8 +41,8 @@ def test_nodes_with_gpus_are_counted_and_our_drains_told() -> None:
         ("IDLE", True), ("ALLOCATED", True), ("MIXED+DRAIN", True), ("DOWN", True), ("DOWN+NOT_RESPONDING", True),
         ("IDLE+MAINTENANCE", True), ("IDLE+REBOOT_ISSUED", True), ("IDLE+FAIL", True), ("IDLE+CLOUD", True),
         ("IDLE+CLOUD+POWERED_DOWN", False), ("IDLE+POWERING_DOWN", False), ("IDLE+POWERING_UP", False),
-        ("IDLE~", False), ("FUTURE", False), ("UNKNOWN", False), ("IDLE+INVALID_REG", False), ("IDLE+UNHEARD_OF", False),
-        ("DRAIN", False),
+        ("IDLE~", False), ("FUTURE", False), ("UNKNOWN", False), ("IDLE+INVALID_REG", False),
+        ("IDLE+UNHEARD_OF", False), ("DRAIN", False),
     ],
 )  # fmt: skip
 def test_who_takes_part(state: str, counts: bool) -> None:
