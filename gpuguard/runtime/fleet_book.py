@@ -119,7 +119,7 @@ class Shared:
             if (enough(said) and tries >= REFUSALS_TRIED) or time.monotonic() + PAUSE_MOST >= until:
                 return said, False
             # Those who met once would meet again.
-            self._pause(random.uniform(0.0, min(PAUSE * 2**tries, PAUSE_MOST)))
+            self._pause(random.uniform(0.0, min(PAUSE * 2 ** min(tries, 8), PAUSE_MOST)))
 
     def _written(self, page: LedgerPage, book: Book, until: float) -> bool:
         return self._ledger.write(page, write_book(book), until)

@@ -1,11 +1,19 @@
 """The fleet as a real Slurm tells it: who is counted, whose drains stand, and since when."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
 
+import msgspec
 import pytest
 
 from gpuguard.actuators.slurm import Settings, Slurm
-from gpuguard.ports import FleetDrain, FleetReport
+from gpuguard.custody.budget import Limits
+from gpuguard.model.actions import Outcome
+from gpuguard.ports import Actuator, FleetDrain, FleetReport
+from gpuguard.runtime.guard import Settings as FleetSettings
+from gpuguard.runtime.guard import guarded
 from tests.support.slurm import Cluster
 from tests.support.wishes import wish
 
@@ -46,3 +54,35 @@ def test_a_node_that_is_down_counts_and_a_controller_that_is_away_tells_nothing(
     error = overseen(slurm).error
     assert error is not None
     assert "contact" in error or "in time" in error
+
+
+@pytest.mark.parametrize("ledger", ["records", "directory"])
+def test_of_three_nodes_that_want_it_at_once_one_is_drained(slurm: Cluster, tmp_path: Path, ledger: str) -> None:
+    """One of three is the most that a fleet so small may lose: all ask in the same moment."""
+    settings = FleetSettings(directory=str(tmp_path) if ledger == "directory" else "")
+    ready = Barrier(3)
+
+    def ask(node: str) -> Outcome:
+        here = guarded(Slurm(Settings(node=node), slurm.environ), settings, Limits())
+        token = f"000{node[-1]}"
+        ready.wait(60)
+        return here.perform(msgspec.structs.replace(wish("drain", token=token), code=f"xid{token}"))
+
+    with ThreadPoolExecutor(3) as pool:
+        outcomes = list(pool.map(ask, slurm.names))
+    assert sorted(outcome.result for outcome in outcomes) == ["done", "held", "held"], outcomes
+    assert sorted(state for state in slurm.states().values() if "DRAIN" in state) == ["IDLE+DRAIN"]
+    (drain,) = overseen(slurm).drains
+    assert [o.result for n, o in zip(slurm.names, outcomes, strict=True) if n == drain.node] == ["done"]
+
+
+def test_one_node_after_the_other_the_second_is_held_and_a_person_is_not(slurm: Cluster) -> None:
+    def here(node: str) -> Actuator:
+        return guarded(Slurm(Settings(node=node), slurm.environ), FleetSettings(), Limits())
+
+    assert here("node1").perform(wish("drain", token="0001")).result == "done"
+    assert here("node2").perform(wish("drain", token="0002")).result == "held"
+    assert slurm.states()["node2"] == "IDLE"
+    person = msgspec.structs.replace(wish("drain", token="0003"), by="mia")
+    assert here("node3").perform(person).result == "done"
+    assert here("node1").perform(wish("release", token="0001")).result == "done"
