@@ -17,8 +17,8 @@ from gpuguard.actuators.slurm.scontrol import Answer
 from gpuguard.custody.ownership import Condition, condition_of
 from gpuguard.ports import FleetDrain, FleetReport, NodeReport
 
-# 20,000 nodes with a long reason each.
-FLEET_LIMIT: Final = 64 * 2**20
+# 20,000 nodes have some 11 MB; the process may have 96 MiB (systemd/gpuguard-actuator.service).
+FLEET_LIMIT: Final = 24 * 2**20
 TIME_FORMAT: Final = "%s"
 
 # Nobody's work is on these, nor can be soon: they would make a share of the fleet larger than it is.
@@ -26,6 +26,7 @@ ABSENT: Final[frozenset[Condition]] = frozenset({"unregistered", "powered", "str
 # Words of a reason that say that a person wanted the drain (health/drain.py); who that was stands behind them.
 PERSONS: Final = frozenset({"operator", "adopted"})
 
+_LINE = re.compile(r"[^\n]+\n?")
 _NAME = re.compile(r"NodeName=(\S{1,64}) ", re.ASCII)
 _GRES = re.compile(r" Gres=(\S*) ", re.ASCII)
 
@@ -37,20 +38,26 @@ def parse_fleet(text: str, own: str) -> FleetReport:
     Shape   one record a line; what is not a whole record takes no part
     Units   since_utc: seconds since 1970 by slurmctld's clock, when the reason was last written
     """
-    records = [(record, _report(record)) for record in text.splitlines(keepends=True) if record.strip()]
-    mine = next((record for record, report in records if report is not None and report.node == own), None)
+    count = nodes = with_gpus = 0
+    mine: str | None = None
+    drains: list[FleetDrain] = []
+    # One after the other: with 20,000 nodes all of them at once would take more memory than the process may have.
+    for match in _LINE.finditer(text):
+        count += 1
+        record = match[0]
+        name = _NAME.match(record)
+        if name is None:
+            continue
+        report = parse_node(record, name[1])
+        mine = record if report.node == own else mine
+        if report.ours:
+            drains.append(_drain(record, report))
+        if condition_of(report) not in ABSENT:
+            nodes += 1
+            with_gpus += _has_gpus(record)
     if mine is None:
-        return FleetReport(target=TARGET, error=f"scontrol shows {len(records)} nodes, and {own} is not among them")
-    everybody = not _has_gpus(mine)
-    part = [
-        (record, report)
-        for record, report in records
-        if report is not None
-        and condition_of(report) not in ABSENT
-        and (everybody or report.node == own or _has_gpus(record))
-    ]
-    drains = tuple(_drain(record, report) for record, report in records if report is not None and report.ours)
-    return FleetReport(target=TARGET, nodes=len(part), drains=drains)
+        return FleetReport(target=TARGET, error=f"scontrol shows {count} nodes, and {own} is not among them")
+    return FleetReport(target=TARGET, nodes=with_gpus if _has_gpus(mine) else nodes, drains=tuple(drains))
 
 
 def failed(answer: Answer) -> FleetReport:
@@ -58,11 +65,6 @@ def failed(answer: Answer) -> FleetReport:
     return FleetReport(
         target=TARGET, error=f"scontrol show node failed with exit code {answer.code} and said: {answer.said}"
     )
-
-
-def _report(record: str) -> NodeReport | None:
-    name = _NAME.match(record)
-    return parse_node(record, name[1]) if name is not None else None
 
 
 def _has_gpus(record: str) -> bool:
