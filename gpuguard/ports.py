@@ -224,7 +224,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` is the word as the target prints it; `flags` its parts in upper case; `drained` whether it takes no new
     work; `reason` the text that stands with it, '' for none; `ours` the token id when the reason is one of
-    gpuguard's. `error` is None, or why nothing could be learned.
+    gpuguard's. `error` is None, or why nothing could be learned; `refused` whether asking again will not help.
     """
 
     target: str
@@ -235,15 +235,19 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     ours: str | None = None
     error: str | None = None
+    refused: bool = False
 
 
 class FleetDrain(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that stands drained with a token of gpuguard's, as its scheduler shows it. Units: seconds since 1970."""
+    """A node that stands drained with a token of gpuguard's, as its scheduler shows it. `by` is 'gpuguard', or who
+    asked for it as far as that can be told. Units: seconds since 1970
+    """
 
     node: str
     token: str
     code: str = ""
     since_utc: float | None = None
+    by: str = "gpuguard"
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):

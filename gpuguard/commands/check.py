@@ -2,7 +2,8 @@
 
 Answers from the cache of an agent that gives signs of life, else by a look of its own. NAME limits the answer to
 checks of that name. Exit code: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (also when the answer cannot be written); in the
-modes prolog and epilog only a confirmed CRITICAL is not 0, in the mode health nothing is.
+modes prolog and epilog only a confirmed CRITICAL is not 0, in the mode health nothing is. While the fleet's budget
+holds this node's drain, those two modes are 0 as well: by failing prologs Slurm would drain the fleet itself.
 """
 
 import sys
@@ -52,6 +53,7 @@ Verdict = TypedDict(
         "subjects": list[Subject],
         "from": str,
         "age_s": float,
+        "held": str,
     },
 )
 
@@ -152,12 +154,23 @@ def _told(snapshot: dict[str, Any], origin: str, age: float) -> Verdict:  # Any:
         level = int(snapshot["level"])
         status = dict(enumerate(WORDS))[level]
         line, confirmed = str(snapshot["line"]), bool(snapshot["confirmed"])
+        held = _held(snapshot["drain"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         return _unknown(f"the agent's cache is of another version ({error!r}); restart the agent")
     return {
         "status": status, "code": level, "confirmed": confirmed, "line": line, "subjects": subjects, "from": origin,
-        "age_s": age,
+        "age_s": age, "held": held,
     }  # fmt: skip
+
+
+def _held(drain: dict[str, Any] | None) -> str:  # Any: JSON, checked by the keys
+    """Why the fleet's budget holds this node's drain, '' where it does not.
+
+    Raises  KeyError, TypeError
+    """
+    if drain is None or drain["state"] != "held" or drain["dry_run"]:
+        return ""
+    return " ".join(str(drain["message"]).split()) or "the fleet's budget holds its drain"
 
 
 def _subject(row: dict[str, Any]) -> Subject:  # Any: JSON, checked by the keys
@@ -174,7 +187,10 @@ def _subject(row: dict[str, Any]) -> Subject:  # Any: JSON, checked by the keys
 
 
 def _unknown(why: str) -> Verdict:
-    return {"status": "UNKNOWN", "code": 3, "confirmed": False, "line": why, "subjects": [], "from": "", "age_s": 0.0}
+    return {
+        "status": "UNKNOWN", "code": 3, "confirmed": False, "line": why, "subjects": [], "from": "", "age_s": 0.0,
+        "held": "",
+    }  # fmt: skip
 
 
 def _names() -> list[str]:
@@ -227,9 +243,11 @@ def _show(verdict: Verdict, args: Namespace) -> int:
     line = f"{verdict['status']}: {verdict['line']}"[:LINE_LIMIT]
     code = level
     if args.mode != "people":
-        code = 2 if level == 2 and verdict["confirmed"] and args.mode != "health" else 0
+        bad = level == 2 and verdict["confirmed"] and args.mode != "health"
+        code = 2 if bad and not verdict["held"] else 0
         if level:
-            sys.stderr.write(f"gpuguard check: {line}\n")
+            though = f"jobs may come all the same, {verdict['held']}; " if bad and verdict["held"] else ""
+            sys.stderr.write(f"gpuguard check: {though}{line}\n")
     page = _page(verdict, line, args)
     try:
         if page:

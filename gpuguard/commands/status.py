@@ -296,6 +296,11 @@ def _attention(facts: Facts) -> Iterator[str]:
 
 def _attention_to_drain(facts: Facts) -> Iterator[str]:
     drain, scheduler = facts["drain"], facts["scheduler"]
+    if drain is not None and drain["state"] == "held":
+        yield (
+            f"the drain {drain['token']} is held, so jobs may still come: {drain['message']}; `gpuguard drain --reason "
+            "TEXT --yes` drains the node all the same"
+        )
     if drain is not None and not facts["subjects"]:
         yield f"the drain {drain['token']} is {drain['state']}; `gpuguard why {drain['token']}` tells its story"
     if scheduler is None:

@@ -35,6 +35,7 @@ DRAINS = {
     "standing": "stands",
     "foreign": "waits: somebody else drained the node",
     "refused": "was refused",
+    "held": "is held back for the fleet's sake; a person is to decide",
     "releasing": "is being given back",
     "overridden": "was taken away by somebody, which is respected until another fault comes",
 }

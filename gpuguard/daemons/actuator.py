@@ -30,11 +30,13 @@ import msgspec
 from gpuguard.actuators import dry_run, gpus, processes, slurm
 from gpuguard.actuators.delegate import MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
 from gpuguard.actuators.gpus.levels import RULES, read_levels
+from gpuguard.custody.budget import Limits
 from gpuguard.custody.remedies import standing
 from gpuguard.errors import Absent, ConfigInvalid, NotUnderstood
 from gpuguard.model.actions import Action, Outcome, Verb
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Actuator, NodeReport
+from gpuguard.runtime import guard
 from gpuguard.runtime.actuator_settings import Settings
 from gpuguard.runtime.assets import read_text
 from gpuguard.runtime.config import load_config
@@ -326,8 +328,10 @@ def target_of(
     slurm_settings: slurm.Settings,
     process_settings: processes.Settings | None = None,
     gpu_settings: gpus.Settings | None = None,
+    fleet: guard.Settings | None = None,
+    limits: Limits | None = None,
 ) -> Actuator:
-    """The actuator that performs.
+    """The actuator that performs, with the fleet's budget before its drains.
 
     Raises  ConfigInvalid
     """
@@ -335,7 +339,8 @@ def target_of(
         return dry_run.build(dry_run.Settings())
     scheduler = slurm.build(slurm_settings)
     left_over = processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here)
-    return hands_of(scheduler, left_over, gpu_settings or gpus.Settings())
+    within = guard.guarded(scheduler, fleet or guard.Settings(), limits or Limits())
+    return hands_of(within, left_over, gpu_settings or gpus.Settings())
 
 
 def hands_of(scheduler: Actuator, left_over: Actuator | None, gpu_settings: gpus.Settings) -> Hands:
@@ -362,7 +367,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         epilog="example: gpuguard-actuator --socket /run/gpuguard-actuator/actuator.sock --allow-user gpuguard",
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="sections [actuator] and [actuators.*] of it")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="sections [actuator], [actuators.*] and [fleet] of it"
+    )
     parser.add_argument("--socket", metavar="PATH", help="listen here, unless systemd hands a socket over")
     parser.add_argument("--allow-user", metavar="NAME", action="append", default=[], help="may ask, besides root")
     try:
@@ -372,19 +379,15 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         # The other sections belong to the agent, which says what is wrong with them.
         parts = {
-            "actuator": Settings,
-            "actuators.slurm": slurm.Settings,
-            "actuators.processes": processes.Settings,
-            "actuators.gpus": gpus.Settings,
-        }
+            "actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings,
+            "actuators.gpus": gpus.Settings, "fleet": guard.Settings, "fleet.budget": Limits,
+        }  # fmt: skip
         config = load_config(asked.config, parts, whole=False)
         settings: Settings = config.settings("actuator")
         actuator = target_of(
-            settings,
-            config.settings("actuators.slurm"),
-            config.settings("actuators.processes"),
-            config.settings("actuators.gpus"),
-        )
+            settings, config.settings("actuators.slurm"), config.settings("actuators.processes"),
+            config.settings("actuators.gpus"), config.settings("fleet"), config.settings("fleet.budget"),
+        )  # fmt: skip
         allowed = allowed_uids(settings.allow_users, tuple(asked.allow_user))
         handed = handed_socket(environ)
         path = "" if handed else asked.socket or settings.socket

@@ -37,6 +37,10 @@ STEPS = {
 AFTERWARDS = {
     "foreign": "somebody else holds the node: gpuguard takes it when they let go, unless it is mended by then",
     "refused": "the scheduler refused the drain, so jobs may still come: drain the node by hand",
+    "held": (
+        "gpuguard may take no more of the fleet by itself, so jobs may still come: find out whether many nodes have "
+        "one cause; `gpuguard drain --reason TEXT --yes` drains this one all the same"
+    ),
     "overridden": "somebody gave the node back, so jobs may still come",
 }
 

@@ -18,6 +18,7 @@ from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.events import ActionOutcome, AnyEvent, Batch
 from gpuguard.model.ids import EventId
 from gpuguard.ports import Actuator, Clock, NodeReport
+from gpuguard.runtime import guard
 from gpuguard.runtime.assembly import DATABASE, Parts, remember
 from gpuguard.runtime.control import Answer, Word, as_event
 from gpuguard.runtime.loop import Loop
@@ -61,7 +62,8 @@ def target_of(parts: Parts) -> Actuator:
     if os.path.exists(hand.socket) or os.geteuid() != 0:
         return delegate.build(hand)
     if _target_name(parts) == slurm.Slurm.name:
-        return slurm.build(parts.config.settings("actuators.slurm"))
+        scheduler = slurm.build(parts.config.settings("actuators.slurm"))
+        return guard.guarded(scheduler, parts.config.settings("fleet"), parts.config.settings("fleet.budget"))
     return dry_run.build(dry_run.Settings())
 
 

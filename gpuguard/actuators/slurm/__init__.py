@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from gpuguard.actuators.slurm import reboot
+from gpuguard.actuators.slurm import fleet, reboot
 from gpuguard.actuators.slurm.jobs import complaint, hindered, number_of, over
 from gpuguard.actuators.slurm.node import TARGET, StateRefused, complaint_of, parse_node
 from gpuguard.actuators.slurm.scontrol import Scontrol
@@ -26,7 +26,7 @@ from gpuguard.custody.token import parse_reason
 from gpuguard.errors import Absent, ActionDeferred, ActionRefused, ConfigInvalid, NotUnderstood
 from gpuguard.model.actions import Action, DrainVerb, Outcome
 from gpuguard.model.units import Seconds
-from gpuguard.ports import NodeReport
+from gpuguard.ports import FleetReport, NodeReport
 
 # A write that is killed half-way leaves us not knowing; with less time than this it is not begun.
 WRITE_NEEDS = Seconds(0.5)
@@ -48,6 +48,7 @@ class Settings:
     deadline: Seconds = Seconds(5.0)  # for a wish with all its questions to slurmctld
     settle: Seconds = Seconds(2.0)  # 0.7 to 1.1 s on Slurm 22.05.8
     reboot: bool = False  # whether a node of ours that is drained and idle may be rebooted through slurmctld
+    fleet_deadline: Seconds = Seconds(2.0)  # for the one question about all nodes that comes before a drain
 
     def __post_init__(self) -> None:
         for name in ("scontrol", "slurm_conf"):
@@ -62,6 +63,8 @@ class Settings:
             raise ValueError("deadline: must lie between 0.2 and 30 seconds")
         if not 0.0 <= self.settle < self.deadline:
             raise ValueError("settle: must be at least 0 and less than the deadline")
+        if not 0.2 <= self.fleet_deadline <= 30.0:
+            raise ValueError("fleet_deadline: must lie between 0.2 and 30 seconds")
 
 
 class Slurm:
@@ -78,6 +81,7 @@ class Slurm:
         self._settings = settings
         conf = settings.slurm_conf or environ.get("SLURM_CONF", "")
         self._scontrol = Scontrol(settings.scontrol, conf)
+        self._fleet = Scontrol(settings.scontrol, conf, limit=fleet.FLEET_LIMIT, time_format=fleet.TIME_FORMAT)
         self._jobs = Jobs(settings.scontrol, conf)
 
     def perform(self, action: Action) -> Outcome:
@@ -94,7 +98,16 @@ class Slurm:
         try:
             return self._read(time.monotonic() + self._settings.deadline)
         except (ActionDeferred, ActionRefused) as error:
-            return NodeReport(target=self.name, node=self.node, error=str(error))
+            refused = isinstance(error, ActionRefused)
+            return NodeReport(target=self.name, node=self.node, error=str(error), refused=refused)
+
+    def read_fleet(self) -> FleetReport:
+        """What Slurm says of all nodes now; `error` tells why nothing could be learned."""
+        try:
+            answer = self._fleet.run(("-o", "show", "node"), time.monotonic() + self._settings.fleet_deadline)
+        except (ActionDeferred, ActionRefused) as error:
+            return FleetReport(target=self.name, error=str(error))
+        return fleet.parse_fleet(answer.out, self.node) if answer.code == 0 else fleet.failed(answer)
 
     def runs_here(self, number: str, until: float) -> bool | None:
         """Whether Slurm has this job run on this node; None where it gives no answer that says so or the contrary.
