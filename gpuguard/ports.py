@@ -270,6 +270,13 @@ class Overseer(Protocol):
     def read_fleet(self) -> FleetReport: ...
 
 
+@runtime_checkable
+class Bookkeeper(Protocol):
+    """An actuator whose target keeps the fleet's book."""
+
+    def ledger(self) -> "Ledger": ...
+
+
 class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
     """The fleet's book as it was read: its bytes, empty where there is none yet; `version`, by which a write knows that
     nobody was faster; and the time by the keeper's clock, which all nodes share. Units: seconds since 1970

@@ -27,19 +27,12 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from gpuguard.actuators import dry_run, gpus, processes, slurm
 from gpuguard.actuators.delegate import MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
-from gpuguard.actuators.gpus.levels import RULES, read_levels
-from gpuguard.custody.budget import Limits
-from gpuguard.custody.remedies import standing
-from gpuguard.errors import Absent, ConfigInvalid, NotUnderstood
-from gpuguard.model.actions import Action, Outcome, Verb
+from gpuguard.errors import ConfigInvalid, NotUnderstood
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Actuator, NodeReport
-from gpuguard.runtime import guard
+from gpuguard.ports import Actuator
+from gpuguard.runtime import targets
 from gpuguard.runtime.actuator_settings import Settings
-from gpuguard.runtime.assets import read_text
-from gpuguard.runtime.config import load_config
 
 USAGE_ERROR: Final = 64
 # systemd hands sockets over from this descriptor on (man sd_listen_fds).
@@ -297,68 +290,6 @@ def allowed_uids(configured: tuple[str, ...], asked: tuple[str, ...]) -> frozens
     return frozenset(uids)
 
 
-class Hands:
-    """A scheduler's actuator, and beside it those that do for some verbs what no scheduler does."""
-
-    def __init__(self, scheduler: Actuator, beside: Mapping[Verb, Actuator], long: gpus.Gpus | None = None) -> None:
-        """`long` is the one whose work may outlast a request."""
-        self.name = scheduler.name
-        self._scheduler, self._beside, self._long = scheduler, beside, long
-
-    def perform(self, action: Action) -> Outcome:
-        """What came of it, done by the one whose affair it is."""
-        return self._beside.get(action.verb, self._scheduler).perform(action)
-
-    def read_state(self) -> NodeReport:
-        """What the scheduler says of this node."""
-        return self._scheduler.read_state()
-
-    def busy(self) -> bool:
-        """Whether something is at work that was begun by a request and goes on after it."""
-        return self._long is not None and self._long.busy()
-
-    def stop(self) -> None:
-        """What is at work is told to end, and has ended."""
-        if self._long is not None:
-            self._long.stop()
-
-
-def target_of(
-    settings: Settings,
-    slurm_settings: slurm.Settings,
-    process_settings: processes.Settings | None = None,
-    gpu_settings: gpus.Settings | None = None,
-    fleet: guard.Settings | None = None,
-    limits: Limits | None = None,
-) -> Actuator:
-    """The actuator that performs, with the fleet's budget before its drains.
-
-    Raises  ConfigInvalid
-    """
-    if settings.target != "slurm":
-        return dry_run.build(dry_run.Settings())
-    scheduler = slurm.build(slurm_settings)
-    left_over = processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here)
-    within = guard.guarded(scheduler, fleet or guard.Settings(), limits or Limits())
-    return hands_of(within, left_over, gpu_settings or gpus.Settings())
-
-
-def hands_of(scheduler: Actuator, left_over: Actuator | None, gpu_settings: gpus.Settings) -> Hands:
-    """The scheduler's actuator with all that stands beside it.
-
-    Raises  ConfigInvalid
-    """
-    try:
-        levels = read_levels(read_text(*RULES.split("/")))
-    except Absent as error:
-        raise ConfigInvalid((str(error),)) from error
-    cards = gpus.Gpus(gpu_settings, lambda drain: standing(scheduler.read_state(), drain), levels)
-    beside: dict[Verb, Actuator] = {"test": cards, "reset": cards}
-    if left_over is not None:
-        beside["reclaim"] = left_over
-    return Hands(scheduler, beside, cards)
-
-
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Exit code: 0 told to stop or idle, 2 a person must change the configuration, 64 usage error."""
     parser = argparse.ArgumentParser(
@@ -377,17 +308,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except SystemExit as end:
         return USAGE_ERROR if end.code else 0
     try:
-        # The other sections belong to the agent, which says what is wrong with them.
-        parts = {
-            "actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings,
-            "actuators.gpus": gpus.Settings, "fleet": guard.Settings, "fleet.budget": Limits,
-        }  # fmt: skip
-        config = load_config(asked.config, parts, whole=False)
+        config = targets.load(asked.config)
         settings: Settings = config.settings("actuator")
-        actuator = target_of(
-            settings, config.settings("actuators.slurm"), config.settings("actuators.processes"),
-            config.settings("actuators.gpus"), config.settings("fleet"), config.settings("fleet.budget"),
-        )  # fmt: skip
+        hands = targets.hands(config)
         allowed = allowed_uids(settings.allow_users, tuple(asked.allow_user))
         handed = handed_socket(environ)
         path = "" if handed else asked.socket or settings.socket
@@ -395,7 +318,6 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except ConfigInvalid as error:
         sys.stderr.write(f"gpuguard-actuator: {error}\n")
         return error.exit_code
-    hands = actuator if isinstance(actuator, Hands) else Hands(actuator, {})
     server = Server(listener, hands, allowed, settings.idle_exit if handed else None, hands.busy)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())

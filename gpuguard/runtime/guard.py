@@ -30,7 +30,7 @@ from gpuguard.custody.ownership import Judgement, judge
 from gpuguard.errors import ConfigInvalid, NotUnderstood, ReadFailed
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Actuator, FleetReport, Ledger, NodeReport, Overseer
+from gpuguard.ports import Actuator, Bookkeeper, FleetReport, Ledger, NodeReport, Overseer
 from gpuguard.runtime.fleet_book import FleetBook, Recorded, Shared
 from gpuguard.store.ledger import DirectoryLedger
 
@@ -78,11 +78,21 @@ def _directory(settings: Settings, target: Target) -> Ledger:
     return DirectoryLedger(settings.directory)
 
 
+def _brought(settings: Settings, target: Target) -> Ledger:
+    if not isinstance(target, Bookkeeper):
+        raise ConfigInvalid((f"[fleet] ledger: {target.name} keeps no book for a fleet; name a directory",))
+    return target.ledger()
+
+
 LEDGERS: Final[Mapping[str, Maker]] = {
     "directory": Maker(_directory),
+    "lease": Maker(_brought, ("kubernetes",)),
+    "scheduler": Maker(_brought, ("bundled",)),
 }
 # What a target brings where the site names nothing.
-AUTO: Final[Mapping[str, Kind]] = {"dry_run": "none", "slurm": "records"}
+AUTO: Final[Mapping[str, Kind]] = {
+    "bundled": "scheduler", "dry_run": "none", "kubernetes": "lease", "slurm": "records",
+}  # fmt: skip
 
 
 class Guarded:

@@ -32,6 +32,7 @@ ANSWER_LIMIT: Final = 16 << 20
 LINE_LIMIT: Final = 2 << 20
 # Less than this is no time to open a connection in.
 LEAST: Final = 0.001
+UNIX: Final = "unix:"
 READING: Final = frozenset({"GET", "HEAD"})
 
 
@@ -60,9 +61,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class Client:
     """Talks to one server, over one connection that is kept while the server keeps it. Questions queue up.
 
-    `address` is http(s)://host[:port][/base]. `tls` makes the context for each new connection, so that renewed
-    certificates count; by itself the system's own authorities are trusted. `server_name` is who the server must prove
-    to be, where that is not the host.
+    `address` is http(s)://host[:port][/base], or unix:/path of a socket on this machine. `tls` makes the context for
+    each new connection, so that renewed certificates count; by itself the system's own authorities are trusted.
+    `server_name` is who the server must prove to be, where that is not the host.
     Raises  ConfigInvalid for an address that is none
     """
 
@@ -77,7 +78,7 @@ class Client:
         self.address = address
         self._secure, self._host, self._port, self._base = parse_address(address)
         self._tls, self._server_name, self._limit = tls, server_name or self._host, limit
-        self._names = _Names(self._host, self._port)
+        self._names = _Socket(address) if on_a_socket(address) else _Names(self._host, self._port)
         self._asking = threading.Lock()
         self._link: _Link | None = None
 
@@ -204,7 +205,8 @@ class Client:
                 try:
                     sock.settimeout(left)
                     sock.connect(place)
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    if family != socket.AF_UNIX:
+                        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     if self._secure:
                         sock.settimeout(max(LEAST, until - time.monotonic()))
                         sock = self._tls().wrap_socket(sock, server_hostname=self._server_name)
@@ -331,6 +333,17 @@ class _Reads(io.RawIOBase):
         return self._link.recv_into(buffer)
 
 
+class _Socket:
+    """Where an address on this machine leads: to itself."""
+
+    def __init__(self, address: str) -> None:
+        self._path = address.removeprefix(UNIX)
+
+    def find(self, until: float) -> list[tuple[int, int, int, tuple[object, ...] | str]]:
+        """The one place, as `_Names.find` gives them."""
+        return [(socket.AF_UNIX, socket.SOCK_STREAM, 0, self._path)]
+
+
 class _Names:
     """Where a host's name leads. The resolver takes no deadline, so it runs aside, and at most once at a time."""
 
@@ -338,10 +351,10 @@ class _Names:
         self._host, self._port = host, port
         self._literal = _is_number(host)
         self._asked: threading.Thread | None = None
-        self._found: list[tuple[int, int, int, tuple[object, ...]]] = []
+        self._found: list[tuple[int, int, int, tuple[object, ...] | str]] = []
         self._error: OSError | UnicodeError | None = None
 
-    def find(self, until: float) -> list[tuple[int, int, int, tuple[object, ...]]]:
+    def find(self, until: float) -> list[tuple[int, int, int, tuple[object, ...] | str]]:
         """Family, type, protocol and place of each address.
 
         Raises  OSError, UnicodeError, TimeoutError
@@ -370,9 +383,11 @@ class _Names:
 def parse_address(address: str) -> tuple[bool, str, int, str]:
     """Whether TLS is spoken, host, port and the path before every path.
 
-    Shape   http(s)://host[:port][/base]
+    Shape   http(s)://host[:port][/base], or unix:/path, which counts as plain and of this machine
     Raises  ConfigInvalid
     """
+    if on_a_socket(address):
+        return False, "localhost", 80, ""
     try:
         parts = urllib.parse.urlsplit(address)
         port = parts.port
@@ -384,6 +399,11 @@ def parse_address(address: str) -> tuple[bool, str, int, str]:
         raise ConfigInvalid(("an address must not hold a user or password: it is shown in logs",))
     secure = parts.scheme == "https"
     return secure, parts.hostname, port or (443 if secure else 80), parts.path.rstrip("/")
+
+
+def on_a_socket(address: str) -> bool:
+    """Whether it names a Unix socket, by its absolute path."""
+    return address.startswith(f"{UNIX}/")
 
 
 def on_loopback(address: str) -> bool:
@@ -441,7 +461,12 @@ def _pause(text: str | None, now: str | None) -> float | None:
 
 
 def _said(error: Exception) -> str:
-    """What a person can do something with."""
+    """What a person can do something with, as one printable line: some of it is the server's own text."""
+    words = " ".join(_told(error).split())
+    return "".join(c if c.isprintable() else "?" for c in words)[:200]
+
+
+def _told(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return str(error) or "timed out"
     if isinstance(error, ssl.SSLCertVerificationError):

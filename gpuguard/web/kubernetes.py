@@ -1,8 +1,8 @@
 """Kubernetes' API server: how it is reached, and what its answers mean for whoever asked.
 
-A question ends in a value, or in one of two errors: ActionDeferred (ask again later: away, busy, somebody was faster)
-and ActionRefused (a person must do something: no right, no such object, not understood). Sources turn both into their
-own words.
+A question ends in a value, or in one of two errors: ActionDeferred (ask again later: away, busy, somebody was faster,
+half an answer) and ActionRefused (a person must do something: no right, no such object, a question that is not taken).
+Sources turn both into their own words.
 
 Source  Kubernetes v1.20.2 and v1.36.2 as observed; k8s.io/apimachinery/pkg/apis/meta/v1/types.go, Status
 """
@@ -177,7 +177,7 @@ class Watch:
     def __iter__(self) -> Iterator[Change]:
         """Each change.
 
-        Raises  Expired, ActionDeferred when it broke off, ActionRefused when it is not understood
+        Raises  Expired, ActionDeferred when it broke off or is not understood
         """
         try:
             for line in self._lines:
@@ -202,7 +202,7 @@ def path_of(*parts: str) -> str:
 def read(answer: Answer, kind: type[T]) -> T:
     """The object in an answer.
 
-    Raises  ActionRefused when it is not one of that kind
+    Raises  ActionDeferred when it is not one of that kind
     """
     return _decoded(answer.body, kind)
 
@@ -260,7 +260,10 @@ def _decoded(text: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise ActionRefused(f"the API server's answer is not understood: {error}; is that its address?") from error
+        # Half an answer says nothing of whether a write was done: it is looked at again.
+        raise ActionDeferred(
+            f"the API server's answer is not understood: {error}; is that its address?", 10.0
+        ) from error
 
 
 def _with(path: str, query: Mapping[str, str] | None) -> str:

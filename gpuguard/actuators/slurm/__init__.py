@@ -173,15 +173,15 @@ class Slurm:
                 assert_never(unknown)
         after = self._read(until)
         saw = f"was {before.state}, is {after.state}"
-        if after.ours == action.token:
+        if after.ours == action.token and after.reason.startswith(action.reason):
             # A working node may carry a note of somebody's; Slurm has one text only, so ours keeps it in the story.
             replaced = f", in place of {_shown(before)}" if before.reason and not before.drained else ""
             message = f"{saw}, reason {after.reason!r}{replaced}"
             return Outcome(result="done", message=message, node_state=before.state)
-        if after.drained:
+        if after.drained and not (before.drained and after.reason == before.reason):
             message = f"somebody else wrote at the same moment: {saw}, reason {_shown(after)}"
             return Outcome(result="foreign", message=message, node_state=before.state)
-        message = f"Slurm took the write, yet no drain stands: {saw}"
+        message = f"Slurm took the write, yet nothing changed: {saw}"
         return Outcome(result="deferred", message=message, retry_after=5.0, node_state=before.state)
 
     def _release(self, action: Action, before: NodeReport, until: float) -> Outcome:

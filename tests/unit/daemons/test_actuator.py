@@ -25,6 +25,7 @@ from gpuguard.daemons import actuator as daemon
 from gpuguard.errors import ConfigInvalid
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.ports import NodeReport
+from gpuguard.runtime import targets
 from tests.support.serving import serving
 from tests.support.wishes import remedy, wish
 
@@ -241,7 +242,7 @@ def test_while_something_is_at_work_it_is_not_idle(tmp_path: Path) -> None:
 
 def test_each_verb_goes_to_the_one_whose_affair_it_is(tmp_path: Path) -> None:
     scheduler, left_over = Recorder(), Recorder()
-    hands = daemon.hands_of(scheduler, left_over, gpus.Settings(test=False))
+    hands = targets.hands_of(scheduler, left_over, gpus.Settings(test=False))
     for verb in ("drain", "release", "requeue", "evict", "reboot"):
         hands.perform(remedy(verb))
     hands.perform(remedy("reclaim"))
@@ -258,7 +259,7 @@ def test_a_remedy_asks_the_scheduler_whether_the_drain_stands() -> None:
     reason = "gpuguard:0001 gpu3 lost xid79"
     flags = ("IDLE", "DRAIN")
     scheduler = Recorder(NodeReport(target="slurm", node="here", state="IDLE+DRAIN", flags=flags, reason=reason))
-    hands = daemon.hands_of(scheduler, None, gpus.Settings())
+    hands = targets.hands_of(scheduler, None, gpus.Settings())
     assert hands.perform(remedy("test")).result == "foreign"
 
 
@@ -326,7 +327,18 @@ def test_mistakes_on_the_command_line(arguments: list[str], code: int, capfd: py
 
 
 def test_without_sections_it_is_a_dry_run() -> None:
-    assert isinstance(daemon.target_of(daemon.Settings(), daemon.slurm.Settings()), DryRun)
+    hands = targets.hands(targets.load(None))
+    assert hands.name == DryRun.name
+    assert [hands.perform(remedy(verb)).message[:7] for verb in ("test", "reset", "reclaim")] == ["dry run"] * 3
+
+
+def test_only_the_chosen_target_is_loaded() -> None:
+    code = (
+        "import sys; from gpuguard.runtime import targets; targets.sections('slurm');"
+        "print([m for m in sys.modules if m in ('ssl', 'http.client', 'yaml', 'gpuguard.actuators.kubernetes')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 START = """
