@@ -6,6 +6,7 @@ each webhook, and the loop, which alone decides. Nothing but the loop touches th
 
 import gc
 import queue
+import random
 import signal
 import socket
 import threading
@@ -163,7 +164,7 @@ class Agent:
         loop = Loop(
             store=self._store, health=health, detectors=self._parts.detectors, clock=self._clock, tally=self._tally,
             rules=self._parts.policy, settings=self._parts.loop, act=self._send, ask=self._ask, told=_tell,
-            heard=self._supervisor.overheard, measured=self._course.take,
+            heard=self._supervisor.overheard, measured=self._course.take, chance=random.random,
             **({"decided": self._telling.take} if self._telling else {}),
         )  # fmt: skip
         return loop, Batch(source="agent", events=(booted,))
