@@ -12,5 +12,5 @@ what is left of its jobs, the other tests and resets GPUs while its drain stands
 the folder.
 """
 
-TARGETS = ("bundled", "dry_run", "slurm")
+TARGETS = ("bundled", "dry_run", "kubernetes", "slurm")
 BESIDE = ("delegate", "gpus", "processes")

@@ -1,6 +1,6 @@
 """The small privileged process: performs the closed list of verbs on this node, for root and the agent alone.
 
-It reads no log and no network, and no request names a node, a program or a file; one may name a job, a process or a
+It reads no log, and no request names a node, a program or a file; one may name a job, a process or a
 GPU of this node by its number, which is looked into before it is believed. It serves one request at a time;
 each has the deadline of its target. What takes longer, a GPU's test or reset, is begun by a request and asked after by
 the next ones. Started through its socket, it ends after a minute without work and costs nothing until the next.

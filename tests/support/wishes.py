@@ -36,10 +36,15 @@ def wish(verb: Verb, token: str = "7f3a", code: str = "xid79") -> Action:
     )
 
 
-def remedy(verb: Verb, subject: str = "node", token: str = "7f3a", boot: str = "3f6c", key: str = "") -> Action:
-    """A test, a reset, a reboot or an eviction, while the drain `token` stands."""
+def remedy(
+    verb: Verb, subject: str = "node", token: str = "7f3a", boot: str = "3f6c", key: str = "", *,
+    drain: str | None = "", utc: float | None = None,
+) -> Action:  # fmt: skip
+    """A test, a reset, a reboot or an eviction, decided at `utc`, while the drain stands: that of the same token unless
+    another is named."""
     return Action(
         key=key or f"{verb}:{token}:1", verb=verb, token=TokenId(token), subject=SubjectId(subject),
-        reason=make_reason(TokenId(token), "gpu3", "lost", "xid79"), at=Instant(boot=BootId(boot), mono=100.0),
-        drain=TokenId(token),
+        reason=make_reason(TokenId(token), "gpu3", "lost", "xid79"),
+        at=Instant(boot=BootId(boot), mono=100.0, utc=utc),
+        drain=None if drain is None else TokenId(drain or token),
     )  # fmt: skip

@@ -15,13 +15,14 @@ import msgspec
 import pytest
 
 from gpuguard import actuators
-from gpuguard.actuators import BESIDE, TARGETS, bundled, delegate, dry_run, gpus, processes, slurm
+from gpuguard.actuators import BESIDE, TARGETS, bundled, delegate, dry_run, gpus, kubernetes, processes, slurm
 from gpuguard.custody.ownership import VERBS
 from gpuguard.model.actions import Action, Outcome, Verb
 from gpuguard.model.ids import SubjectId
 from gpuguard.ports import Actuator, NodeReport
 from tests.support.bundled_scheduler import Scheduler
 from tests.support.door_server import door_at
+from tests.support.fake_kube import FakeKube, serving_kube
 from tests.support.fake_scontrol import FakeScontrol
 from tests.support.serving import serving
 from tests.support.wishes import reclaim, remedy, requeue, wish
@@ -50,6 +51,10 @@ def make(fake: FakeScontrol, tmp_path: Path) -> Iterator[Callable[[str], Actuato
         def over_slurm() -> slurm.Slurm:
             return slurm.build(slurm.Settings(scontrol=str(fake.path), node=fake.node))
 
+        def over_kubernetes() -> Actuator:
+            kube = stack.enter_context(serving_kube(FakeKube("here")))
+            return kubernetes.build(kubernetes.Settings(kubeconfig=kube.kubeconfig(tmp_path), node="here"))
+
         def over_the_wire() -> delegate.Delegate:
             path = tmp_path / "s"
             stack.enter_context(serving(path, over_slurm(), frozenset({os.geteuid()})))
@@ -63,6 +68,7 @@ def make(fake: FakeScontrol, tmp_path: Path) -> Iterator[Callable[[str], Actuato
             "bundled": over_the_door,
             "dry_run": lambda: dry_run.build(dry_run.Settings()),
             "slurm": over_slurm,
+            "kubernetes": over_kubernetes,
             "delegate": over_the_wire,
             "gpus": lambda: gpus.build(gpus.Settings()),
             "processes": lambda: processes.build(processes.Settings()),
