@@ -197,7 +197,10 @@ class Kubernetes(Rounds):
 
     def _list(self, api: "Api", now: Instant, until: float) -> None:
         query = {"fieldSelector": f"spec.nodeName={self._node}", "resourceVersion": "0"}
-        told = api.get(PODS, PodList, until, query=query)
+        try:
+            told = api.get(PODS, PodList, until, query=query)
+        finally:
+            api.close()  # there is seldom a second list; a watch has a connection of its own
         pods = {pod.key: pod for told_of in told.items or () if (pod := facts(told_of)) is not None}
         for key in self._noted.keys() - pods.keys():
             self._gone(self._noted[key].pod, now)
