@@ -128,7 +128,10 @@ def test_a_rule_that_somebody_changed_is_theirs(dra: tuple[Played, Api]) -> None
     (rule,) = played.rules.values()
     rule["metadata"]["generation"] = 2
     assert follow(api, wish("release")) == "1 device taints were changed by somebody and stay"
-    rule["metadata"] |= {"generation": 1, "annotations": {**rule["metadata"]["annotations"], "gpuguard.io/drain": "kim"}}
+    rule["metadata"] |= {
+        "generation": 1,
+        "annotations": {**rule["metadata"]["annotations"], "gpuguard.io/drain": "kim"},
+    }
     assert follow(api, wish("release")) == "1 device taints were changed by somebody and stay"
     assert len(played.rules) == 1
 
