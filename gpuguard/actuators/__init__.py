@@ -10,5 +10,5 @@ action to the process that has the right to perform it, and `processes` stands b
 left of its jobs. The contract suite holds the index to the folder.
 """
 
-TARGETS = ("dry_run", "slurm")
+TARGETS = ("dry_run", "kubernetes", "slurm")
 BESIDE = ("delegate", "processes")

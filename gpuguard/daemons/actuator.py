@@ -1,9 +1,8 @@
 """The small privileged process: performs the closed list of verbs on this node, for root and the agent alone.
 
-It reads no log and no network, and no request names a node, a program or a file; one may name a job or a process of
-this node by its number, which is looked into before it is believed. It serves one request at a time;
-each has the deadline of its target. Started through its socket, it ends after a minute without work and costs nothing
-until the next.
+It reads no log, and no request names a node, a program or a file; one may name a job or a process of this node by its
+number, which is looked into before it is believed. It serves one request at a time; each has its target's deadline.
+Started through its socket, it ends after a minute without work and costs nothing until the next.
 
 usage   gpuguard-actuator [--config FILE] [--socket PATH] [--allow-user NAME]...
 """
@@ -27,7 +26,7 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from gpuguard.actuators import dry_run, processes, slurm
+from gpuguard.actuators import dry_run, kubernetes, processes, slurm
 from gpuguard.actuators.delegate import MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
 from gpuguard.errors import ConfigInvalid, NotUnderstood
 from gpuguard.model.actions import Action, Outcome
@@ -300,9 +299,14 @@ class Hands:
 
 
 def target_of(
-    settings: Settings, slurm_settings: slurm.Settings, process_settings: processes.Settings | None = None
+    settings: Settings,
+    slurm_settings: slurm.Settings,
+    process_settings: processes.Settings | None = None,
+    kubernetes_settings: kubernetes.Settings | None = None,
 ) -> Actuator:
     """The actuator that performs."""
+    if settings.target == "kubernetes":
+        return kubernetes.build(kubernetes_settings or kubernetes.Settings())
     if settings.target == "slurm":
         scheduler = slurm.build(slurm_settings)
         return Hands(scheduler, processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here))
@@ -326,10 +330,16 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return USAGE_ERROR if end.code else 0
     try:
         # The other sections belong to the agent, which says what is wrong with them.
-        parts = {"actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings}
+        parts = {
+            "actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings,
+            "actuators.kubernetes": kubernetes.Settings,
+        }  # fmt: skip
         config = load_config(asked.config, parts, whole=False)
         settings: Settings = config.settings("actuator")
-        actuator = target_of(settings, config.settings("actuators.slurm"), config.settings("actuators.processes"))
+        actuator = target_of(
+            settings, config.settings("actuators.slurm"), config.settings("actuators.processes"),
+            config.settings("actuators.kubernetes"),
+        )  # fmt: skip
         allowed = allowed_uids(settings.allow_users, tuple(asked.allow_user))
         handed = handed_socket(environ)
         path = "" if handed else asked.socket or settings.socket

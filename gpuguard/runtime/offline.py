@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gpuguard import __version__
-from gpuguard.actuators import delegate, dry_run, slurm
+from gpuguard.actuators import delegate, dry_run, kubernetes, slurm
 from gpuguard.errors import Absent, ConfigInvalid, StoreFailed
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.events import ActionOutcome, AnyEvent, Batch
@@ -60,9 +60,7 @@ def target_of(parts: Parts) -> Actuator:
     hand = parts.config.settings("actuators.delegate")
     if os.path.exists(hand.socket) or os.geteuid() != 0:
         return delegate.build(hand)
-    if _target_name(parts) == slurm.Slurm.name:
-        return slurm.build(parts.config.settings("actuators.slurm"))
-    return dry_run.build(dry_run.Settings())
+    return _straight(parts)
 
 
 def look(parts: Parts) -> NodeReport:
@@ -73,13 +71,27 @@ def look(parts: Parts) -> NodeReport:
     report = delegate.build(parts.config.settings("actuators.delegate")).read_state()
     if report.error is None:
         return report
-    if _target_name(parts) != slurm.Slurm.name:
+    if _target_name(parts) == dry_run.DryRun.name:
         return dry_run.build(dry_run.Settings()).read_state()
     try:
-        direct = slurm.build(parts.config.settings("actuators.slurm")).read_state()
+        direct = _straight(parts).read_state()
     except ConfigInvalid as error:
         return msgspec.structs.replace(report, error=f"{report.error}; {error}")
     return direct if direct.error is None else msgspec.structs.replace(direct, error=f"{direct.error}; {report.error}")
+
+
+def _straight(parts: Parts) -> Actuator:
+    """The target itself, with nobody in between.
+
+    Raises  ConfigInvalid
+    """
+    match _target_name(parts):
+        case "slurm":
+            return slurm.build(parts.config.settings("actuators.slurm"))
+        case "kubernetes":
+            return kubernetes.build(parts.config.settings("actuators.kubernetes"))
+        case _:
+            return dry_run.build(dry_run.Settings())
 
 
 def _target_name(parts: Parts) -> str:

@@ -20,6 +20,7 @@ import ssl
 import threading
 import time
 import urllib.parse
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -218,7 +219,10 @@ class Client:
                 return _Link(sock, until)
         except (OSError, UnicodeError) as failed:  # no such name; a certificate of ours that cannot be read
             error = failed
-        raise NoAnswer(f"{self.address}: {_said(error)}", sent=False) from error
+        try:
+            raise NoAnswer(f"{self.address}: {_said(error)}", sent=False) from error
+        finally:
+            del error  # it holds this frame, and the frame it
 
     def _host_header(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -267,6 +271,8 @@ class _Link:
 
     def __init__(self, sock: socket.socket, until: float) -> None:
         self._sock = sock
+        # A client that nobody needs any more takes its kept connection along.
+        self._over = weakref.finalize(self, sock.close)
         self.until = until
         self.heard = False  # whether any byte of the present answer has come
         self.hung_up = False
@@ -306,10 +312,7 @@ class _Link:
 
     def end(self) -> None:
         """The connection is no more."""
-        self._sock.close()
-
-    def __del__(self) -> None:
-        self._sock.close()  # a client that nobody needs any more takes its kept connection along
+        self._over()
 
     def _set_time(self) -> None:
         left = self.until - time.monotonic()
@@ -355,8 +358,12 @@ class _Names:
             self._asked.join(max(0.0, until - time.monotonic()))
             if self._asked.is_alive():
                 raise TimeoutError(f"the name {self._host} is still being looked up")
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # likewise
         return self._found
 
     def _look(self) -> None:

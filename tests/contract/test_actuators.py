@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from gpuguard import actuators
-from gpuguard.actuators import BESIDE, TARGETS, delegate, dry_run, processes, slurm
+from gpuguard.actuators import BESIDE, TARGETS, delegate, dry_run, kubernetes, processes, slurm
 from gpuguard.custody.ownership import VERBS
 from gpuguard.model.actions import Action, Outcome, Verb
 from gpuguard.model.ids import SubjectId
 from gpuguard.ports import Actuator, NodeReport
+from tests.support.fake_kube import FakeKube, serving_kube
 from tests.support.fake_scontrol import FakeScontrol
 from tests.support.serving import serving
 from tests.support.wishes import reclaim, requeue, wish
@@ -24,8 +25,8 @@ from tests.support.wishes import reclaim, requeue, wish
 NOBODY = 2**22 + 1  # one more than the kernel's most (PID_MAX_LIMIT)
 OURS = "gpuguard:7f3a gpu3 lost xid79"
 SHELF = sorted(module.name for module in pkgutil.iter_modules(actuators.__path__))
-# Those that reach a scheduler, here the fake one; a dry run has none to look at.
-REAL = [name for name in SHELF if name not in ("dry_run", "processes")]
+# Those that reach the fake Slurm; a dry run has none to look at, and the fake API server has tests of its own.
+REAL = [name for name in SHELF if name not in ("dry_run", "kubernetes", "processes")]
 # Those that know of drains at all.
 DRAINING = [name for name in SHELF if name != "processes"]
 ALL_VERBS: tuple[Verb, ...] = (*VERBS, "requeue", "reclaim")
@@ -44,6 +45,10 @@ def make(fake: FakeScontrol, tmp_path: Path) -> Iterator[Callable[[str], Actuato
         def over_slurm() -> slurm.Slurm:
             return slurm.build(slurm.Settings(scontrol=str(fake.path), node=fake.node))
 
+        def over_kubernetes() -> Actuator:
+            kube = stack.enter_context(serving_kube(FakeKube("here")))
+            return kubernetes.build(kubernetes.Settings(kubeconfig=kube.kubeconfig(tmp_path), node="here"))
+
         def over_the_wire() -> delegate.Delegate:
             path = tmp_path / "s"
             stack.enter_context(serving(path, over_slurm(), frozenset({os.geteuid()})))
@@ -52,6 +57,7 @@ def make(fake: FakeScontrol, tmp_path: Path) -> Iterator[Callable[[str], Actuato
         makers: dict[str, Callable[[], Actuator]] = {
             "dry_run": lambda: dry_run.build(dry_run.Settings()),
             "slurm": over_slurm,
+            "kubernetes": over_kubernetes,
             "delegate": over_the_wire,
             "processes": lambda: processes.build(processes.Settings()),
         }

@@ -2,7 +2,7 @@
 
 from gpuguard.custody.token import make_reason
 from gpuguard.model.actions import Action, Verb
-from gpuguard.model.ids import BootId, SubjectId, TokenId
+from gpuguard.model.ids import NODE, BootId, SubjectId, TokenId
 from gpuguard.model.instants import Instant
 
 
@@ -34,3 +34,12 @@ def wish(verb: Verb, token: str = "7f3a", code: str = "xid79") -> Action:
         reason=make_reason(TokenId(token), "gpu3", "lost", code),
         at=Instant(boot=BootId("3f6c"), mono=100.0),
     )
+
+
+def remedy(verb: Verb, drain: str | None = "7f3a", token: str = "9c21", utc: float | None = None) -> Action:
+    """Something is to be done to the node while the drain stands, decided at `utc`."""
+    return Action(
+        key=f"{verb}:{token}:1", verb=verb, token=TokenId(token), subject=NODE,
+        reason=make_reason(TokenId(token), "node", "remedy", verb),
+        at=Instant(boot=BootId("3f6c"), mono=100.0, utc=utc), drain=TokenId(drain) if drain else None,
+    )  # fmt: skip
