@@ -46,7 +46,7 @@ class Settings:
     sources: tuple[str, ...] = (
         "kmsg", "journal", "pci_config", "nvml", "machine", "dcgm", "pcie", "infiniband", "driver_stack",
         "process_states", "edac", "disk", "topology", "heartbeats", "watchers", "tasks", "slurm",
-        "flight_recorder",
+        "kubernetes", "flight_recorder",
     )  # fmt: skip
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # lines below this are not logged
     # How long a start or a single pass waits for sources to have read what was there.
