@@ -27,7 +27,8 @@ NODE = "node1"
 CONFIG = """\
 [policy]
 mode = "drain"
-probation = 0.0
+clean_for = 0.0
+clean_passes = 1
 [sources.kmsg]
 trust_user_records = true
 [agent]

@@ -51,7 +51,8 @@ esac
 CONFIG = """\
 [policy]
 mode = "drain"
-probation = 0.0
+clean_for = 0.0
+clean_passes = 1
 [agent]
 sources = ["kmsg"]
 [sources.kmsg]

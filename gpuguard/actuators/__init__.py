@@ -7,9 +7,10 @@ Its proof: a world in tests/support/custody_worlds.py, by which tests/contract/a
 tests/property/test_custody_model.py take it in, and the real service in tests/e2e.
 
 `TARGETS` are those that a site may choose as `[actuator] target`. `BESIDE` are no targets: `delegate` only carries an
-action to the process that has the right to perform it, and `processes` stands beside a real target and ends what is
-left of its jobs. The contract suite holds the index to the folder.
+action to the process that has the right to perform it; `processes` and `gpus` stand beside a real target, the one ends
+what is left of its jobs, the other tests and resets GPUs while its drain stands. The contract suite holds the index to
+the folder.
 """
 
 TARGETS = ("bundled", "dry_run", "kubernetes", "slurm")
-BESIDE = ("delegate", "processes")
+BESIDE = ("delegate", "gpus", "processes")

@@ -138,7 +138,6 @@ class Bundled:
             raise ConfigInvalid((f"[actuators.bundled] node: {self.node!r} cannot be a node's name; set it",))
         self._deadline = settings.deadline
         self._door = Door(settings)
-        self.book = Book(self._door)
 
     def perform(self, action: Action) -> Outcome:
         """The wish is fulfilled, or the outcome says who acts next. Safe to send twice."""
@@ -148,6 +147,10 @@ class Bundled:
             return Outcome(result="deferred", message=str(later), retry_after=later.retry_after)
         except ActionRefused as no:
             return Outcome(result="refused", message=str(no))
+
+    def ledger(self) -> "Book":
+        """The fleet's book, which the scheduler keeps."""
+        return Book(self._door)
 
     def read_state(self) -> NodeReport:
         """What the scheduler says of this node now; `error` tells why nothing could be learned."""

@@ -38,6 +38,8 @@ from gpuguard.runtime.tally import Tally
 # A verdict that waits for the disk is tried this often; a refused write costs a millisecond. Units: seconds
 URGENT_RETRY = 5.0
 NOTHING = Decision()
+# By how much of it a wait may be shorter.
+SPREAD = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +50,14 @@ class Settings:
     # Counts alone are written this late at most.
     write_within: Seconds = Seconds(5.0)
     retry_first: Seconds = Seconds(1.0)  # before an action that got no answer is sent again; longer each time
-    retry_longest: Seconds = Seconds(300.0)  # it grows no longer than this
+    # It grows no longer than this: a scheduler that was away is caught up with so soon after its return.
+    retry_longest: Seconds = Seconds(25.0)
+    foreign_again: Seconds = Seconds(300.0)  # before a node that somebody else holds is asked for again
     # Then an action is given up; with the longest wait this is about a day of a scheduler that does not answer.
-    tries: int = 300
+    tries: int = 3600
 
     def __post_init__(self) -> None:
-        for name in ("tick", "write_within", "retry_first", "retry_longest"):
+        for name in ("tick", "write_within", "retry_first", "retry_longest", "foreign_again"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be greater than 0")
         if self.retry_longest < self.retry_first:
@@ -94,12 +98,14 @@ class Loop:
         told: Callable[[Transition], None],
         heard: Callable[[LogLine], None] = lambda line: None,
         measured: Callable[[Sweep], None] = lambda sweep: None,
+        decided: Callable[[Health, Health, Decision, AnyEvent], None] = lambda before, after, decision, event: None,
+        chance: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.health, self.tally = health, tally
         self._store, self._detectors, self._clock = store, detectors, clock
         self._rules, self._settings = rules, settings
         self._act, self._ask, self._told = act, ask, told
-        self._heard, self._measured = heard, measured
+        self._heard, self._measured, self._decided, self._chance = heard, measured, decided, chance
         self._written = health
         self._pending = _Pending()
         actions = store.actions()
@@ -130,6 +136,8 @@ class Loop:
             event = self._settle_outcome(event)
         before = self.health
         self.health, decision = decide(before, event, self._detectors, self._rules)
+        # Before it is on disk: people are to hear of a lost GPU also where the disk is full.
+        self._decided(before, self.health, decision, event)
         if isinstance(event, Sweep):
             self._measured(event)
             if decision == NOTHING and self.health.memory is before.memory and self.health.subjects == before.subjects:
@@ -283,10 +291,13 @@ class Loop:
 
     def _wait_after(self, event: ActionOutcome, tries: int) -> float:
         if event.result == "foreign":
-            return float(self._settings.retry_longest)
-        # What a target says is not to be trusted with our own pace.
-        first = max(event.retry_after or 0.0, float(self._settings.retry_first))
-        return min(first * 2.0 ** min(tries - 1, 12), float(self._settings.retry_longest))
+            wait = float(self._settings.foreign_again)
+        else:
+            # What a target says is not to be trusted with our own pace.
+            first = max(event.retry_after or 0.0, float(self._settings.retry_first))
+            wait = min(first * 2.0 ** min(tries - 1, 12), float(self._settings.retry_longest))
+        # A thousand nodes that lost their scheduler in one moment are not to ask for it in one moment.
+        return wait * (1.0 - SPREAD * self._chance())
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -306,10 +317,7 @@ class Loop:
 
     def _dues(self) -> Iterable[Instant]:
         for subject in self.health.subjects.values():
-            yield from machine.next_expiry(subject)
-            if subject.probation_from is not None:
-                start = subject.probation_from
-                yield msgspec.structs.replace(start, mono=start.mono + self._rules.probation)
+            yield from machine.dues(subject, self._rules.proof)
 
     def idle_for(self) -> float:
         """How long the loop may sleep, in seconds, if no batch comes."""

@@ -24,7 +24,7 @@ CONFIG = """\
 sources = ["kmsg"]
 [policy]
 mode = "{mode}"
-probation = 600
+clean_for = 600
 [actuator]
 target = "slurm"
 [actuators.delegate]

@@ -22,8 +22,6 @@ RECOVERED = "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (N
 ENOUGH = 40
 # Once the target answers and nobody else holds the node, the rest takes no longer. Units: rounds of two minutes
 ROUNDS = 12
-# A subject that is so has not come back yet.
-BAD = ("unfit", "returning")
 
 
 class Agent:
@@ -138,8 +136,12 @@ class Agent:
         drain = self.core.health.drain
         if self.asked_back or drain is None or drain.token != action.token:
             return  # or it was written after it was no longer wanted
-        bad = {s.id: s.state for s in self.core.health.subjects.values() if s.state in BAD}
-        assert not bad, f"released without proof: {bad}"
+        assert not self.unproven(), f"released without proof: {self.unproven()}"
+
+    def unproven(self) -> dict[str, str]:
+        """Subjects that are unfit, or were and have not passed since."""
+        subjects = self.core.health.subjects.values()
+        return {s.id: s.state for s in subjects if s.state == "unfit" or (s.state == "returning" and s.tested is None)}
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -214,6 +216,6 @@ class Agent:
         drain, standing = self.core.health.drain, self.world.standing()
         missed = self.unfit() - self.lifted
         assert standing is not None or not missed, f"{missed} unfit and the node in service; drain {drain}"
-        sick = [s.id for s in self.core.health.subjects.values() if s.state in BAD]
-        wanted = sick or (drain is not None and drain.by != "gpuguard")
+        # A person's drain is a person's to end, and so is one that was given back often enough today.
+        wanted = self.unproven() or (drain is not None and (drain.by != "gpuguard" or drain.kept))
         assert not self.ours() or wanted, f"our drain is left over; drain {drain}"

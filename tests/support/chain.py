@@ -28,7 +28,8 @@ from tests.support.slurm import Cluster
 CONFIG = """\
 [policy]
 mode = "drain"
-probation = 0.0
+clean_for = 0.0
+clean_passes = 1
 [sources.kmsg]
 trust_user_records = true
 [agent]

@@ -2,7 +2,7 @@
 
 from gpuguard.custody.token import make_reason
 from gpuguard.model.actions import Action, Verb
-from gpuguard.model.ids import NODE, BootId, SubjectId, TokenId
+from gpuguard.model.ids import BootId, SubjectId, TokenId
 from gpuguard.model.instants import Instant
 
 
@@ -36,10 +36,15 @@ def wish(verb: Verb, token: str = "7f3a", code: str = "xid79") -> Action:
     )
 
 
-def remedy(verb: Verb, drain: str | None = "7f3a", token: str = "9c21", utc: float | None = None) -> Action:
-    """Something is to be done to the node while the drain stands, decided at `utc`."""
+def remedy(
+    verb: Verb, subject: str = "node", token: str = "7f3a", boot: str = "3f6c", key: str = "", *,
+    drain: str | None = "", utc: float | None = None,
+) -> Action:  # fmt: skip
+    """A test, a reset, a reboot or an eviction, decided at `utc`, while the drain stands: that of the same token unless
+    another is named."""
     return Action(
-        key=f"{verb}:{token}:1", verb=verb, token=TokenId(token), subject=NODE,
-        reason=make_reason(TokenId(token), "node", "remedy", verb),
-        at=Instant(boot=BootId("3f6c"), mono=100.0, utc=utc), drain=TokenId(drain) if drain else None,
+        key=key or f"{verb}:{token}:1", verb=verb, token=TokenId(token), subject=SubjectId(subject),
+        reason=make_reason(TokenId(token), "gpu3", "lost", "xid79"),
+        at=Instant(boot=BootId(boot), mono=100.0, utc=utc),
+        drain=None if drain is None else TokenId(drain or token),
     )  # fmt: skip

@@ -39,6 +39,8 @@ class Settings:
     evict: Literal["never", "severe"] = "never"  # "severe" asks the pods to leave where the fault is severe
     evict_deadline: Seconds = Seconds(3600.0)  # pods that are left after this long are a person's affair
     gpu_nodes: str = GPU_NODES  # the label selector that finds every node with GPUs, to count the fleet
+    # Verdicts on single GPUs for DRA: "inform" taints their devices with effect None, "enforce" keeps pods away too.
+    device_taints: Literal["off", "inform", "enforce"] = "off"
     namespace: str = "gpuguard"  # where the Lease with the fleet's book lies
 
     def __post_init__(self) -> None:

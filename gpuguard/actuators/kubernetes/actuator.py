@@ -13,6 +13,7 @@ from typing import Final, Literal, assert_never
 import msgspec
 
 from gpuguard.actuators.kubernetes import Settings, own_name, writes
+from gpuguard.actuators.kubernetes.devices import Devices
 from gpuguard.actuators.kubernetes.eviction import Eviction
 from gpuguard.actuators.kubernetes.fleet import read_fleet
 from gpuguard.actuators.kubernetes.lease import LeaseLedger
@@ -52,6 +53,7 @@ class Kubernetes:
         self._path = path_of("api", "v1", "nodes", self.node)
         self._reached: Api | None = None
         self._eviction = Eviction(self.node, settings)
+        self._devices = Devices(self.node, settings.device_taints)
 
     def perform(self, action: Action) -> Outcome:
         """The wish is fulfilled, or the outcome says who acts next. Safe to send twice."""
@@ -115,7 +117,7 @@ class Kubernetes:
         for _ in range(TRIES):
             node, utc = self._read(until)
             try:
-                return self._once(action, node, utc, until)
+                return self._devices_told(action, self._once(action, node, utc, until), until)
             except Conflict:
                 if time.monotonic() + pause + WRITE_NEEDS > until:
                     break
@@ -256,6 +258,18 @@ class Kubernetes:
         except ActionRefused as no:
             return _noted(outcome, f"without an Event: {no}")
         return outcome
+
+    def _devices_told(self, action: Action, outcome: Outcome, until: float) -> Outcome:
+        """Where the site wants it, DRA's devices say what the drain says; what came of the drain itself stays."""
+        if not about_the_drain(action.verb) or not (outcome.result == "done" or action.verb == "release"):
+            return outcome
+        try:
+            note = self._devices.follow(action, action.verb, self.api(), until)
+        except ActionDeferred as later:
+            return _owed(outcome, "the devices' taint", later)
+        except ActionRefused as no:
+            note = f"without the devices' taint: {no}"
+        return _noted(outcome, note) if note else outcome
 
     def _unwritten(
         self, result: Literal["done", "foreign", "deferred"], judgement: Judgement, seen: NodeReport

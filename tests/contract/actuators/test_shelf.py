@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from gpuguard import actuators
-from gpuguard.actuators import BESIDE, TARGETS, bundled, delegate, dry_run, kubernetes, processes, slurm
+from gpuguard.actuators import BESIDE, TARGETS, bundled, delegate, dry_run, gpus, kubernetes, processes, slurm
 from gpuguard.custody.ownership import VERBS
 from gpuguard.model.actions import Action, Outcome, Verb
 from gpuguard.model.ids import SubjectId
@@ -25,7 +25,7 @@ from tests.support.door_server import door_at
 from tests.support.fake_kube import FakeKube, serving_kube
 from tests.support.fake_scontrol import FakeScontrol
 from tests.support.serving import serving
-from tests.support.wishes import reclaim, requeue, wish
+from tests.support.wishes import reclaim, remedy, requeue, wish
 
 NOBODY = 2**22 + 1  # one more than the kernel's most (PID_MAX_LIMIT)
 OURS = "gpuguard:7f3a gpu3 lost xid79"
@@ -33,8 +33,9 @@ SHELF = sorted(module.name for module in pkgutil.iter_modules(actuators.__path__
 # Those that reach Slurm, here the fake one.
 REAL = ["delegate", "slurm"]
 # Those that know of drains at all.
-DRAINING = [name for name in SHELF if name != "processes"]
-ALL_VERBS: tuple[Verb, ...] = (*VERBS, "requeue", "reclaim", "evict", "test", "reset", "reboot")
+DRAINING = [name for name in SHELF if name not in ("gpus", "processes")]
+REMEDIES: tuple[Verb, ...] = ("evict", "test", "reset", "reboot")
+ALL_VERBS: tuple[Verb, ...] = (*VERBS, "requeue", "reclaim", *REMEDIES)
 
 
 @pytest.fixture
@@ -69,6 +70,7 @@ def make(fake: FakeScontrol, tmp_path: Path) -> Iterator[Callable[[str], Actuato
             "slurm": over_slurm,
             "kubernetes": over_kubernetes,
             "delegate": over_the_wire,
+            "gpus": lambda: gpus.build(gpus.Settings()),
             "processes": lambda: processes.build(processes.Settings()),
         }
         yield lambda name: makers[name]()
@@ -102,6 +104,8 @@ def any_wish(verb: Verb) -> Action:
     """One action of the verb, about something that is not there where it is about a job or a process."""
     if verb == "requeue":
         return requeue()
+    if verb in REMEDIES:
+        return remedy(verb)
     return reclaim(NOBODY, 1.0) if verb == "reclaim" else wish(verb)
 
 
@@ -145,6 +149,19 @@ def test_nothing_is_done_about_jobs_without_the_token(
     fake.put_job("8123")
     action = msgspec.structs.replace(any_wish(verb), reason="Bob: fan")
     assert make(name).perform(action).result == "refused"
+    assert fake.writes == []
+
+
+@pytest.mark.parametrize("name", SHELF)
+@pytest.mark.parametrize("verb", REMEDIES)
+def test_no_remedy_without_the_token_or_the_drain_that_must_stand(
+    name: str, verb: Verb, make: Callable[[str], Actuator], fake: FakeScontrol
+) -> None:
+    fake.set("IDLE+DRAIN", OURS)
+    here, asked = make(name), remedy(verb)
+    assert here.perform(msgspec.structs.replace(asked, reason="Bob: fan")).result == "refused"
+    if name != "dry_run":
+        assert here.perform(msgspec.structs.replace(asked, drain=None)).result in ("refused", "done")
     assert fake.writes == []
 
 

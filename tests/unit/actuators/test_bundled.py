@@ -71,7 +71,7 @@ def test_the_fleet_is_all_nodes_and_the_drains_that_are_gpuguards(here: Bundled,
 
 
 def test_the_book_is_kept_by_the_scheduler(here: Bundled, door: DoorServer) -> None:
-    book: Ledger = here.book
+    book: Ledger = here.ledger()
     until = time.monotonic() + 5.0
     first = book.read(until)
     assert (first.text, first.utc) == (b"", door.scheduler.now)
