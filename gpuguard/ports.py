@@ -271,6 +271,13 @@ class Overseer(Protocol):
 
 
 @runtime_checkable
+class Rehearser(Protocol):
+    """An actuator whose target can be told of a drain that is only rehearsed, in a form that nothing acts upon."""
+
+    def rehearse(self, action: Action) -> Outcome: ...
+
+
+@runtime_checkable
 class Bookkeeper(Protocol):
     """An actuator whose target keeps the fleet's book."""
 

@@ -5,12 +5,10 @@ each webhook, and the loop, which alone decides. Nothing but the loop touches th
 """
 
 import gc
-import queue
 import random
 import signal
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -24,10 +22,10 @@ from gpuguard import __version__
 from gpuguard.actuators import delegate, dry_run
 from gpuguard.errors import StoreFailed
 from gpuguard.health.snapshot import take, without_readings
-from gpuguard.model.actions import LET_GO, Action, Question
-from gpuguard.model.events import ActionOutcome, Batch
+from gpuguard.model.actions import Action, Question
+from gpuguard.model.events import Batch
 from gpuguard.model.health import Snapshot, Transition
-from gpuguard.model.ids import EventId, SubjectId
+from gpuguard.model.ids import SubjectId, TokenId
 from gpuguard.ports import Actuator, Clock
 from gpuguard.runtime import plugins, telling_settings
 from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities, remember
@@ -37,8 +35,9 @@ from gpuguard.runtime.course import Course
 from gpuguard.runtime.http import LOOPBACK, SNAPSHOT, MetricsServer, Page, metrics_page, parse_address, printed
 from gpuguard.runtime.loop import Loop
 from gpuguard.runtime.mailbox import Mailbox
+from gpuguard.runtime.messenger import Messenger
 from gpuguard.runtime.notify import Notifier
-from gpuguard.runtime.supervise import Supervisor, perform_safely
+from gpuguard.runtime.supervise import Supervisor
 from gpuguard.runtime.tally import Tally
 from gpuguard.store.sqlite import SqliteStore, open_store
 
@@ -49,46 +48,8 @@ log = structlog.get_logger()
 
 # A source that would stand in for another, and for which.
 STAND_INS = {"journal": "kmsg"}
-# Until a reset that is under way is asked after again, and somewhat longer. Units: seconds
-LET_GO_FOR = 20.0
 # The one source whose absence is news on its own: of the others the machine may have no use.
 NEEDED = "kmsg"
-
-
-class Messenger:
-    """Carries one action at a time to its target, in a thread of its own, and brings its outcome back as an event.
-    `let_go` makes sources let go of the GPUs for so many seconds."""
-
-    def __init__(
-        self, actuator: Actuator, clock: Clock, mailbox: Mailbox, let_go: Callable[[float], None] = lambda seconds: None
-    ) -> None:
-        self._actuator, self._clock, self._mailbox, self._let_go = actuator, clock, mailbox, let_go
-        self._queue: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._carry, name="messenger", daemon=True)
-        self._sent = 0
-
-    def start(self) -> None:
-        """Actions are carried from now on."""
-        self._thread.start()
-
-    def send(self, action: Action) -> None:
-        """The action is on its way."""
-        self._queue.put(action)
-
-    def _carry(self) -> None:
-        while (action := self._queue.get()) is not None:
-            outcome = perform_safely(self._actuator, action)
-            if outcome.node_state == LET_GO:
-                self._let_go(LET_GO_FOR)
-            now = self._clock.now()
-            self._sent += 1
-            event = ActionOutcome(
-                id=EventId(f"outcome:{action.key}:{now.boot[:8]}:{now.mono:.3f}:{self._sent}"), at=now, key=action.key,
-                result=outcome.result, message=outcome.message, retry_after=outcome.retry_after,
-                node_state=outcome.node_state,
-            )  # fmt: skip
-            log.info("action.answered", key=action.key, result=outcome.result, message=outcome.message)
-            self._mailbox.put(Batch(source="actuator", events=(event,)))
 
 
 class Agent:
@@ -113,7 +74,9 @@ class Agent:
         self._stopping = False
         self._tally = Tally(version=__version__, mode=parts.policy.mode, policy=parts.policy.name)
         self._supervisor = Supervisor(clock, self._mailbox.put, settings=parts.config.settings("supervise"))
-        self._messenger = Messenger(self._target(), clock, self._mailbox, self._supervisor.let_go)
+        self._messenger = Messenger(
+            self._target(), clock, self._mailbox, let_go=self._supervisor.let_go, standing=self._drain_stands
+        )
         kept = [quantity.name for quantity in self._quantities if quantity.keep]
         self._samples_refused = False
         self._course = Course(self._store, kept, self._whose, self._course_refused)
@@ -133,10 +96,13 @@ class Agent:
             self._tally.listen = "{}:{}".format(*self._server.address)
 
     def _target(self) -> Actuator:
-        """Where actions go: nowhere, unless the site set the node to act."""
-        if self._parts.policy.dry_run:
+        """Where actions go: nowhere, unless the site set the node to act, or has what it only observes told to DRA."""
+        config = self._parts.config
+        tells = config.settings("actuator").target == "kubernetes"
+        tells = tells and config.settings("actuators.kubernetes").device_taints != "off"
+        if self._parts.policy.dry_run and not tells:
             return dry_run.build(dry_run.Settings())
-        return delegate.build(self._parts.config.settings("actuators.delegate"))
+        return delegate.build(config.settings("actuators.delegate"))
 
     def _build_telling(self, state_dir: Path) -> "Telling | None":
         """Who tells people; without a webhook nobody, and nothing is loaded that they would need."""
@@ -168,6 +134,11 @@ class Agent:
             **({"decided": self._telling.take} if self._telling else {}),
         )  # fmt: skip
         return loop, Batch(source="agent", events=(booted,))
+
+    def _drain_stands(self) -> TokenId | None:
+        """The token of our drain while it stands for real. Comes from another thread: what it reads never changes."""
+        drain = self._loop.health.drain
+        return drain.token if drain is not None and drain.state == "standing" and not drain.dry_run else None
 
     def _whose(self, subject: SubjectId) -> str:
         """The name under which the course of a GPU is kept: its own, wherever it is plugged in."""

@@ -27,7 +27,7 @@ from gpuguard.health import (
 from gpuguard.health.board import Board
 from gpuguard.health.state import Health, Memories
 from gpuguard.incident import join, ranks
-from gpuguard.model.actions import DrainVerb, Question
+from gpuguard.model.actions import DRY, DrainVerb, Question
 from gpuguard.model.events import (
     Acknowledged,
     ActionOutcome,
@@ -174,8 +174,9 @@ class _Desk:
         subject = errand.subject if errand is not None else None
         self.errands = errands.answered(self.errands, event)
         if verb in get_args(DrainVerb):
-            given_back = verb == "release" and event.result == "done" and not event.key.endswith(errands.DRY)
-            if given_back and self.drain is not None and self.drain.by == "gpuguard":
+            given_back = verb == "release" and event.result == "done" and not event.key.endswith(DRY)
+            ours = self.drain is not None and self.drain.by == "gpuguard" and self.drain.state == "releasing"
+            if given_back and ours:
                 self.released = (*self.released, event.at)[-drain.RELEASES_KEPT :]
             self.drain, owed = drain.after_outcome(self.drain, event, verb, TokenId(token))
             subject = self.before.drain.subject if self.before.drain else None

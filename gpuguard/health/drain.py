@@ -25,12 +25,11 @@ from typing import assert_never
 import msgspec
 
 from gpuguard.custody.token import make_reason
-from gpuguard.health.errands import DRY, DRY_TARGET
 from gpuguard.health.machine import deciding, remedy_rank
 from gpuguard.health.policy import Settings, component
 from gpuguard.health.state import Health, Tokens
 from gpuguard.incident.ranks import COMPANIONS
-from gpuguard.model.actions import Action, DrainVerb
+from gpuguard.model.actions import DRY, DRY_TARGET, Action, DrainVerb
 from gpuguard.model.events import ActionOutcome, AnyEvent, Booted, OperatorAsked
 from gpuguard.model.findings import Remedy
 from gpuguard.model.health import Drain, Owed, Pause, Standing, SubjectHealth
@@ -237,7 +236,12 @@ def after_outcome(drain: Drain | None, outcome: ActionOutcome, verb: str, token:
             )  # fmt: skip
             return drain, _owe(late, "release", outcome)[1]
         return drain, []
-    return _answered(drain, outcome, verb), []
+    answered = _answered(drain, outcome, verb)
+    if answered is not None and answered.state == "overridden" and drain.state != "overridden":
+        # It was taken away: what is left of ours there is ours to take away, and the fleet's book is to know.
+        answered = msgspec.structs.replace(answered, writes=answered.writes + 1)
+        return answered, _owe(answered, "release", outcome)[1]
+    return answered, []
 
 
 def _answered(drain: Drain, outcome: ActionOutcome, verb: str) -> Drain | None:

@@ -16,16 +16,12 @@ from typing import Literal
 import msgspec
 
 from gpuguard.custody.token import make_reason
-from gpuguard.model.actions import Action, ErrandVerb, Result
+from gpuguard.model.actions import DRY, DRY_TARGET, Action, ErrandVerb, Result
 from gpuguard.model.events import ActionOutcome, AnyEvent, Booted
 from gpuguard.model.health import Owed
 from gpuguard.model.ids import SubjectId, TokenId
 from gpuguard.model.instants import Instant, seconds_between
 
-# How the key of an action ends that was owed while nothing real could be done.
-DRY = ":dry"
-# What a target answers as the node's state that only says what it would do.
-DRY_TARGET = "dry_run"
 # Of 65,536 tokens at most 1,024 are used: as many that fail have a chance of 1 in 10 ** 28.
 SALTS = 16
 

@@ -17,6 +17,10 @@ ErrandVerb = JobVerb | RemedyVerb
 Verb = DrainVerb | JobVerb | RemedyVerb
 # The word by which the hand of a reset asks that gpuguard's own look at the driver let go of the GPUs for a while.
 LET_GO = "let_go"
+# How the key of an action ends that was owed while nothing real may be done (mode observe): it is only told, whoever
+# gets it. And the state word of whoever only tells.
+DRY = ":dry"
+DRY_TARGET = "dry_run"
 Result = Literal["done", "foreign", "deferred", "refused", "held", "failed"]
 
 

@@ -28,9 +28,9 @@ from gpuguard import __version__
 from gpuguard.custody.budget import GPUGUARD, Answer, Ask, Limits
 from gpuguard.custody.ownership import Judgement, judge
 from gpuguard.errors import ConfigInvalid, NotUnderstood, ReadFailed
-from gpuguard.model.actions import Action, Outcome
+from gpuguard.model.actions import DRY_TARGET, Action, Outcome
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Actuator, Bookkeeper, FleetReport, Ledger, NodeReport, Overseer
+from gpuguard.ports import Actuator, Bookkeeper, FleetReport, Ledger, NodeReport, Overseer, Rehearser
 from gpuguard.runtime.fleet_book import FleetBook, Recorded, Shared
 from gpuguard.store.ledger import DirectoryLedger
 
@@ -117,6 +117,12 @@ class Guarded:
         report = self._target.read_state()
         self._node = report.node or self._node
         return report
+
+    def rehearse(self, action: Action) -> Outcome:
+        """What the target makes of a drain that is only told; the fleet's budget has nothing to do with it."""
+        if isinstance(self._target, Rehearser):
+            return self._target.rehearse(action)
+        return Outcome(result="done", message="observe-only: nothing was written", node_state=DRY_TARGET)
 
     def read_fleet(self) -> FleetReport:
         """What the scheduler says of the whole fleet."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gpuguard.errors import StoreFailed
-from gpuguard.health import errands, machine, policy
+from gpuguard.health import machine, policy
 from gpuguard.health.decide import decide
 from gpuguard.health.state import Health, difference
-from gpuguard.model.actions import Action, Question
+from gpuguard.model.actions import DRY, Action, Question
 from gpuguard.model.events import (
     ActionOutcome,
     AnyEvent,
@@ -259,7 +259,7 @@ class Loop:
 
     def _sendable(self) -> Iterator[OwedAction]:
         """What may be sent now: while the site only observes, nothing that was owed for real, and the reverse."""
-        return (o for o in self.owed.values() if o.action.key.endswith(errands.DRY) is self._rules.dry_run)
+        return (o for o in self.owed.values() if o.action.key.endswith(DRY) is self._rules.dry_run)
 
     def _settle_outcome(self, event: ActionOutcome) -> ActionOutcome:
         """The action's record says what came of it; the answer as the core is to hear it.

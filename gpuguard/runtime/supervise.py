@@ -27,7 +27,7 @@ from gpuguard.model.health import SourceView
 from gpuguard.model.ids import EventId
 from gpuguard.model.instants import Instant
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Actuator, Clock, Holder, Listener, Onlooker, Source
+from gpuguard.ports import Actuator, Clock, Holder, Listener, NodeReport, Onlooker, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +348,15 @@ def perform_safely(actuator: Actuator, action: Action) -> Outcome:
     except Exception as error:  # noqa: BLE001 - one of the three homes: whatever a target says, actions go on
         message = f"{actuator.name} crashed with {_words(error)}; nothing is known of what was written"
         return Outcome(result="deferred", message=message, retry_after=CRASHED_AGAIN_AFTER)
+
+
+def read_safely(actuator: Actuator) -> NodeReport | None:
+    """What the target says of this node; None where it does not say, or crashed over it."""
+    try:
+        report = actuator.read_state()
+    except Exception:  # noqa: BLE001 - the same home: whoever only looks can do without the answer
+        return None
+    return report if report.error is None else None
 
 
 def _words(error: Exception) -> str:

@@ -13,14 +13,15 @@ from gpuguard.actuators.gpus.levels import RULES, read_levels
 from gpuguard.custody.budget import Limits
 from gpuguard.custody.remedies import standing
 from gpuguard.errors import Absent, ConfigInvalid
-from gpuguard.model.actions import Action, Outcome, Verb
-from gpuguard.ports import Actuator, NodeReport
+from gpuguard.model.actions import DRY, Action, Outcome, Verb
+from gpuguard.ports import Actuator, NodeReport, Rehearser
 from gpuguard.runtime import actuator_settings, guard
 from gpuguard.runtime.assets import read_text
 from gpuguard.runtime.config import Config, load_config
 
 # The one whose jobs leave processes behind that can be told from others'.
 SLURM = "slurm"
+DRY_RUN = dry_run.build(dry_run.Settings())
 
 
 class Hands:
@@ -32,7 +33,11 @@ class Hands:
         self._scheduler, self._beside, self._long = scheduler, beside, long
 
     def perform(self, action: Action) -> Outcome:
-        """What came of it, done by the one whose affair it is."""
+        """What came of it, done by the one whose affair it is; what was owed while nothing real may be done is only
+        told, whatever this process is set to."""
+        if action.key.endswith(DRY):
+            teller = self._scheduler
+            return teller.rehearse(action) if isinstance(teller, Rehearser) else DRY_RUN.perform(action)
         return self._beside.get(action.verb, self._scheduler).perform(action)
 
     def read_state(self) -> NodeReport:

@@ -5,9 +5,11 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from gpuguard.actuators.kubernetes.devices import Devices
+from gpuguard.actuators import gpus
+from gpuguard.actuators.kubernetes.devices import Devices, Mode
 from gpuguard.errors import ActionDeferred, ActionRefused
 from gpuguard.model.ids import SubjectId
+from gpuguard.runtime import targets
 from gpuguard.web.kubernetes import Api
 from tests.support.apiserver import ApiServer
 from tests.support.played_dra import Played, playing
@@ -27,8 +29,8 @@ def dra() -> Iterator[tuple[Played, Api]]:
 class Beside(Devices):
     """The devices of node gpu-a17, asked of the played server instead of the real one."""
 
-    def __init__(self, api: Api) -> None:
-        super().__init__("gpu-a17", "enforce")
+    def __init__(self, api: Api, mode: Mode = "enforce") -> None:
+        super().__init__("gpu-a17", mode)
         self._played = api
         self.failure: Exception | None = None
 
@@ -59,6 +61,26 @@ def test_drain_and_release_take_the_devices_along(apiserver: ApiServer, dra: tup
     assert len(played.rules) == 1
     assert here.perform(drain).result == "done"
     assert here.perform(release).message.endswith("1 device taints lifted")
+    assert played.rules == {}
+    here.close()
+
+
+def test_while_it_only_observes_the_devices_are_told_and_the_node_is_not_touched(
+    apiserver: ApiServer, dra: tuple[Played, Api]
+) -> None:
+    played, api = dra
+    name = apiserver.node()
+    here = apiserver.actuator(name, device_taints="enforce")
+    here._rehearsed = Beside(api, "inform")
+    drain, release = (
+        msgspec.structs.replace(wish(verb), subject=GPU, key=f"{verb}:7f3a:0:dry") for verb in ("drain", "release")
+    )
+    hands = targets.hands_of(here, None, gpus.Settings())
+    outcome = hands.perform(drain)
+    assert (outcome.result, outcome.node_state) == ("done", "dry_run")
+    assert [rule["spec"]["taint"]["effect"] for rule in played.rules.values()] == ["None"]
+    assert here.read_state().flags == ("OPEN",)
+    assert hands.perform(release).message.endswith("1 device taints lifted")
     assert played.rules == {}
     here.close()
 

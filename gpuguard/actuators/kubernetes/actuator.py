@@ -21,7 +21,7 @@ from gpuguard.actuators.kubernetes.node import CONDITION, DRAIN, REBOOT, TARGET,
 from gpuguard.custody.ownership import Judgement, about_the_drain, judge
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import ActionDeferred, ActionRefused, ConfigInvalid
-from gpuguard.model.actions import Action, DrainVerb, Outcome
+from gpuguard.model.actions import DRY_TARGET, Action, DrainVerb, Outcome
 from gpuguard.ports import FleetReport, NodeReport
 from gpuguard.web.access import found
 from gpuguard.web.kubernetes import AlreadyThere, Api, Conflict, NotThere, path_of, read
@@ -54,6 +54,7 @@ class Kubernetes:
         self._reached: Api | None = None
         self._eviction = Eviction(self.node, settings)
         self._devices = Devices(self.node, settings.device_taints)
+        self._rehearsed = Devices(self.node, "off" if settings.device_taints == "off" else "inform")
 
     def perform(self, action: Action) -> Outcome:
         """The wish is fulfilled, or the outcome says who acts next. Safe to send twice."""
@@ -258,6 +259,17 @@ class Kubernetes:
         except ActionRefused as no:
             return _noted(outcome, f"without an Event: {no}")
         return outcome
+
+    def rehearse(self, action: Action) -> Outcome:
+        """Nothing is written to the node; where the site wants it, DRA's devices are told with effect None."""
+        told = f"observe-only: nothing was written to {self.node}"
+        if not about_the_drain(action.verb):
+            return Outcome(result="done", message=told, node_state=DRY_TARGET)
+        try:
+            note = self._rehearsed.follow(action, action.verb, self.api(), time.monotonic() + self._settings.deadline)
+        except (ActionDeferred, ActionRefused, ConfigInvalid) as no:
+            note = f"without the devices' taint: {no}"
+        return Outcome(result="done", message=f"{told}; {note}" if note else told, node_state=DRY_TARGET)
 
     def _devices_told(self, action: Action, outcome: Outcome, until: float) -> Outcome:
         """Where the site wants it, DRA's devices say what the drain says; what came of the drain itself stays."""

@@ -257,13 +257,14 @@ def devices_at(address: str, node: str, slices: Iterable[SliceSpec]) -> tuple[De
 
 
 def rule_of(version: str, node: str, device: Device, token: str, reason: str, effect: Effect) -> Json:
-    """The object. Its name is the same for the same drain and device, so that a second sending makes no second one."""
+    """The object. Its name is the same for the same drain, device and whether it acts: a second sending makes no second
+    one, and one that only informed stands in nobody's way."""
     own = hashlib.blake2s(f"{node}/{device.pool}/{device.name}".encode(), digest_size=5).hexdigest()
     return {
         "apiVersion": f"{GROUP}/{version}",
         "kind": "DeviceTaintRule",
         "metadata": {
-            "name": f"gpuguard-{token}-{device.name}-{own}",
+            "name": f"gpuguard-{token}-{device.name}-{own}{'-told' if effect == 'None' else ''}",
             "labels": {MANAGED: "gpuguard", NODE: _short(node), TOKEN: token},
             "annotations": {REASON: reason, NODE: node},
         },

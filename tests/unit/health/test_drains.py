@@ -102,9 +102,9 @@ def test_a_drain_that_an_administrator_lifted_is_not_forced_again() -> None:
     assert core.health.drain is not None
     assert core.health.drain.state == "overridden"
     core.tell(tick(2000.0), tick(3000.0))
-    assert core.owed() == ["drain", "update_reason"]
+    assert core.owed() == ["drain", "update_reason", "release"], "what is left of ours there is taken away"
     core.tell(xid("0000:aa:00", 79, 3100.0, SELF_EVIDENT[79]))
-    assert core.owed() == ["drain", "update_reason", "drain"]
+    assert core.owed() == ["drain", "update_reason", "release", "drain"]
     assert core.health.drain.token != token
 
 

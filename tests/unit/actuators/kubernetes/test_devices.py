@@ -162,3 +162,11 @@ def test_names_are_those_that_the_api_takes() -> None:
         assert len(rule["metadata"]["name"]) < 253
         assert all(len(value) <= 63 for value in rule["metadata"]["labels"].values())
     assert rule["metadata"]["name"] != rule_of("v1", "m", device, "7f3a", "r", "None")["metadata"]["name"]
+
+
+def test_what_only_informed_stands_in_nobodys_way_when_the_site_acts(dra: tuple[Played, Api]) -> None:
+    played, api = dra
+    follow(api, wish(), "inform")
+    assert follow(api, wish(), "enforce") == "1 of 1 devices newly tainted, effect NoExecute"
+    assert [rule["spec"]["taint"]["effect"] for rule in played.rules.values()] == ["None", "NoExecute"]
+    assert follow(api, wish("release")) == "2 device taints lifted"
