@@ -24,8 +24,8 @@ NEVER = ("program_xid", "unknown", "own_crash", "configuration_error", "silent_s
 def simulated(policy: str, node_days: int, seed: int) -> dict[str, Any]:
     """The figures of one run."""
     command = [
-        sys.executable, "-c", "from gpuguard.cli import main; main()", "simulate", "fleet", "--json", "--policy", policy,
-        "--node-days", str(node_days), "--seed", str(seed),
+        sys.executable, "-c", "from gpuguard.cli import main; main()", "simulate", "fleet", "--json", "--policy",
+        policy, "--node-days", str(node_days), "--seed", str(seed),
     ]  # fmt: skip
     print(f"{policy}: {node_days:,} node-days", file=sys.stderr)
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuguard.runtime.assembly import assemble
 from gpuguard.runtime.simulation import Facts, Show, peak_rss_mib
-from gpuguard.runtime.words import paragraph
+from gpuguard.runtime.words import listed, many, paragraph
 from gpuguard.simulator.fleet.policies import POLICIES
 from gpuguard.simulator.fleet.tables import FLEET
 from gpuguard.simulator.fleet.world import World
@@ -49,13 +49,17 @@ def page(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """The runs side by side for people, in lines of 80 columns."""
     first = runs[0]
     yield from paragraph(
-        f"{first['nodes']:,} nodes with {first['gpus_per_node']} GPUs, {first['node_days']:,} node-days, seed"
-        f" {first['seed']}. Faults that nothing on a node can tell of, as {_unseen(first)}, are no agent's to find."
+        f"{many(first['nodes'], 'node')} with {first['gpus_per_node']} GPUs, {first['node_days']:,} node-days, seed"
+        f" {first['seed']}. {_unseen(first)}"
     )
     yield ""
     yield from table({str(run["policy"]): run for run in runs}, FLEET).splitlines()
 
 
 def _unseen(run: Mapping[str, Any]) -> str:
-    names = [name.replace("_", " ") for name in run["unseen"]]
-    return ", ".join(names[:3]) if names else "a bad SSD"
+    """What no agent on a node can find, in a sentence."""
+    causes: Mapping[str, int] = run["unseen"]
+    if not causes:
+        return "No fault was of a kind that nothing on a node can tell of."
+    named = listed(f"{count:,} of {cause.replace('_', ' ')}" for cause, count in causes.items())
+    return f"Nothing on a node could tell of {many(sum(causes.values()), 'fault')}: {named}."

@@ -411,8 +411,8 @@ class Agent:
 
     def _hear(self, at: float, action: Action, outcome: Outcome) -> None:
         """What came of an action, as the loop takes it."""
-        self._in_flight = None
         self._catch_up(at)
+        self._in_flight = None
         owed = self.owed.pop(action.key, None)
         result, message = outcome.result, outcome.message
         if owed is not None:

@@ -3,7 +3,9 @@
 Theory. The truth is known: which fault is on which node from when until when. A drain that gpuguard wrote is *false*
 when nothing was broken on the node as it was asked for; its cause is what the events told of on which it rests. A fault
 that is evident is *missed* when no drain was asked for until people mended it. One whose drain the fleet's budget or a
-common cause held back was found, and was a person's from that moment: it is `handed_over`, not missed.
+common cause held back was found, and was a person's from that moment: it is `handed_over`, not missed; so is one of a
+GPU whose drain a person had lifted. One that was mended before any agent ran on its node again is told apart as well
+(`no_agent`): nobody was there to miss it.
 
 Units   seconds since the first day; GPU-hours
 """
@@ -27,13 +29,14 @@ Figures = dict[str, Any]  # Any: the answer is JSON, which mixes types
 class Seen:
     """What became of one fault."""
 
-    __slots__ = ("again", "asked", "covered", "fault", "held", "hidden", "mended", "watched")
+    __slots__ = ("again", "asked", "covered", "fault", "held", "hidden", "mended", "ran", "watched")
 
     def __init__(self, fault: Fault) -> None:
         self.fault = fault
         self.asked: float | None = None
         self.held: float | None = None
         self.watched = False
+        self.ran = False  # an agent ran on the node while it was there
         self.covered = False  # its node was out of service already, for this GPU
         self.mended: float | None = None
         self.hidden = False  # a reboot made it look well
@@ -103,12 +106,13 @@ class Score:
         in_service = self._spent.get("in service", 0.0)
         evident = [seen for seen in self.faults if seen.fault.sight == "evident"]
         on_nodes = [seen for seen in self.faults if counts_for_probation(seen.fault)]
-        missed = [seen for seen in evident if seen.asked is None and self._had_time(seen)]
+        unfound = [seen for seen in evident if seen.asked is seen.held is None and self._had_time(seen)]
         lost = {how: round(spent, 1) for how, spent in hours.items() if how != "in service"}
         return {
             "node_days": round(total / DAY), "nodes": self._nodes, "gpus_per_node": self._gpus,
             "faults": len(self.faults), "faults_per_1000_node_days": _rounded(1000 * len(self.faults) * DAY / total),
-            "evident": len(evident), "missed": len(missed),
+            "evident": len(evident), "missed": sum(1 for seen in unfound if seen.ran),
+            "no_agent": sum(1 for seen in unfound if not seen.ran),
             "handed_over": sum(1 for seen in evident if seen.held is not None),
             "doubtful": _doubtful(self.faults), "unseen": _unseen(self.faults),
             "program": sum(1 for seen in self.faults if seen.fault.sight == "program"),

@@ -28,6 +28,7 @@ FLEET: tuple[Row, ...] = (
     ("faults", ("faults",), _count),
     ("  evident: must be drained", ("evident",), _count),
     ("    missed", ("missed",), _count),
+    ("    no agent ran until mended", ("no_agent",), _count),
     ("    held, a person's to decide", ("handed_over",), _count),
     ("  doubtful: a WARNING", ("doubtful", "faults"), _count),
     ("    people were warned", ("doubtful", "watched"), _count),

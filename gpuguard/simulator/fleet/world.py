@@ -137,16 +137,25 @@ class World:
                 self.score.hit(fault.node, at)
             if fault.sight != "program":
                 self.open[fault.node].append(seen)
-                seen.covered = self._is_out_for(fault)
+                self._met(seen, at)
             self.shows(seen, at)
             if fault.sight != "program":
                 self.people.breaks(seen, at)
 
         return breaks
 
-    def _is_out_for(self, fault: Fault) -> bool:
-        subject = self.agents[fault.node].health.subjects.get(gpu(self.agents[fault.node].machine.address(fault.gpu)))
-        return subject is not None and subject.state == "unfit"
+    def _met(self, seen: Seen, at: float) -> None:
+        """Whether the GPU was unfit already: its drain stands for this fault too, or a person has lifted it."""
+        agent = self.agents[seen.fault.node]
+        subject = agent.health.subjects.get(gpu(agent.machine.address(seen.fault.gpu)))
+        if subject is None or subject.state != "unfit":
+            return
+        seen.covered = True
+        drain = agent.health.drain
+        if drain is not None and drain.state != "overridden":
+            seen.asked = at
+        else:
+            seen.held = at
 
     def shows(self, seen: Seen, at: float) -> None:
         """The fault is there: the driver prints, the library measures, the bus falls silent."""
@@ -256,6 +265,8 @@ class World:
         node = agent.machine.node
         if decision.owed:
             self._owed(agent, at, decision)
+        for seen in self.open[node]:
+            seen.ran = True
         if self.open[node] and (decision.transitions or decision.owed):
             for seen in self.open[node]:
                 if seen.asked is None:
