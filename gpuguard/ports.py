@@ -87,6 +87,14 @@ class Listener(Protocol):
 
 
 @runtime_checkable
+class Holder(Protocol):
+    """A source that has GPUs open, and lets go of them for so many seconds when one is to be reset. Comes from another
+    thread and returns at once."""
+
+    def let_go(self, seconds: float) -> None: ...
+
+
+@runtime_checkable
 class Onlooker(Protocol):
     """A source that must know what others measured: it looks closer at processes that others name. `onlooks` are
     columns of which a sweep must bring one to be shown. Comes from another source's thread and returns at once."""
@@ -216,7 +224,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `state` is the word as the target prints it; `flags` its parts in upper case; `drained` whether it takes no new
     work; `reason` the text that stands with it, '' for none; `ours` the token id when the reason is one of
-    gpuguard's. `error` is None, or why nothing could be learned.
+    gpuguard's. `error` is None, or why nothing could be learned; `refused` whether asking again will not help.
     """
 
     target: str
@@ -227,15 +235,19 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     ours: str | None = None
     error: str | None = None
+    refused: bool = False
 
 
 class FleetDrain(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that stands drained with a token of gpuguard's, as its scheduler shows it. Units: seconds since 1970."""
+    """A node that stands drained with a token of gpuguard's, as its scheduler shows it. `by` is 'gpuguard', or who
+    asked for it as far as that can be told. Units: seconds since 1970
+    """
 
     node: str
     token: str
     code: str = ""
     since_utc: float | None = None
+    by: str = "gpuguard"
 
 
 class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,6 +268,13 @@ class Overseer(Protocol):
     """An actuator that can say how the whole fleet stands. Ends within its deadline and raises nothing."""
 
     def read_fleet(self) -> FleetReport: ...
+
+
+@runtime_checkable
+class Bookkeeper(Protocol):
+    """An actuator whose target keeps the fleet's book."""
+
+    def ledger(self) -> "Ledger": ...
 
 
 class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,10 +50,11 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where the privileged process listens, and how long it may take; longer than its own deadline of 5 s."""
+    """Where the privileged process listens, and how long it may take: longer than its target's deadline of 5 s, and
+    than what it asks of the fleet's book before that."""
 
     socket: str = SOCKET  # the same as in [actuator]
-    deadline: Seconds = Seconds(6.5)  # after this without an answer the wish stays owed and is tried again
+    deadline: Seconds = Seconds(10.0)  # after this without an answer the wish stays owed and is tried again
 
     def __post_init__(self) -> None:
         if not 0.1 <= self.deadline <= 60.0:

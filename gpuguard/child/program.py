@@ -34,6 +34,10 @@ class Unanswered(GpuguardError):
         self.next_in = next_in
 
 
+class Told(Unanswered):
+    """It was ended because whoever waited for it was told to stop."""
+
+
 class Answer(msgspec.Struct, frozen=True):
     """What one run of a program left behind."""
 
@@ -55,11 +59,12 @@ class Program:
         self._environ, self._limit = environ, limit
         self._stuck: list[subprocess.Popen[bytes]] = []
 
-    def run(self, path: str, arguments: Sequence[str], until: float) -> Answer:
+    def run(self, path: str, arguments: Sequence[str], until: float, told: int | None = None) -> Answer:
         """What it answered before `until`; nothing of it is left running.
 
+        `told` is a descriptor that can be read once it is not to be waited for any more.
         Units   until: seconds of time.monotonic()
-        Raises  Unanswered when it hung, printed without end or could not be started now
+        Raises  Unanswered when it hung, printed without end or could not be started now; Told when `told` could be read
         """
         name = os.path.basename(path)
         self._stuck = [process for process in self._stuck if process.poll() is None]
@@ -73,7 +78,7 @@ class Program:
         except OSError as error:
             raise Unanswered(f"{path} could not be started: {error.strerror}", 30.0) from error
         try:
-            out, err = self._collected(process, name, until)
+            out, err = self._collected(process, name, until, told)
         finally:
             self._end(process)
         return Answer(process.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
@@ -90,7 +95,9 @@ class Program:
         except subprocess.TimeoutExpired:
             self._stuck.append(process)
 
-    def _collected(self, process: subprocess.Popen[bytes], name: str, until: float) -> tuple[bytearray, bytearray]:
+    def _collected(
+        self, process: subprocess.Popen[bytes], name: str, until: float, told: int | None
+    ) -> tuple[bytearray, bytearray]:
         """Standard output and error up to the process's end, even while a child of it keeps the pipes open."""
         out, err = bytearray(), bytearray()
         assert process.stdout is not None
@@ -99,6 +106,8 @@ class Program:
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(ended, selectors.EVENT_READ)
+                if told is not None:
+                    selector.register(told, selectors.EVENT_READ)
                 for pipe, buffer in ((process.stdout, out), (process.stderr, err)):
                     os.set_blocking(pipe.fileno(), False)
                     selector.register(pipe.fileno(), selectors.EVENT_READ, buffer)
@@ -107,8 +116,10 @@ class Program:
                     if not ready:
                         raise Unanswered(f"{name} had no answer in time and was ended", 5.0)
                     over = any(key.fd == ended for key in ready)
+                    if not over and any(key.fd == told for key in ready):
+                        raise Told(f"{name} was ended, as it was told to be", 5.0)
                     for key in selector.get_map().values() if over else ready:
-                        if key.fd != ended and not self._pump(key.fd, key.data) and not over:
+                        if key.fd not in (ended, told) and not self._pump(key.fd, key.data) and not over:
                             selector.unregister(key.fd)
                     if len(out) > self._limit or len(err) > self._limit:
                         raise Unanswered(f"{name} printed more than {self._limit} bytes and was ended", 60.0)

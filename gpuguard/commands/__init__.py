@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "ack": "a person clears a latched finding",
     "drain": "takes this node out of service (dry run unless --yes)",
     "resume": "gives it back, if the drain is ours (dry run unless --yes)",
+    "pause": "keeps gpuguard's hands off this node for a while",
     "support-bundle": "one tar with verdicts, log excerpts and configuration",
     "scheduler": "our tiers, queues and preemption for Slurm or Volcano",
     "record": "this machine as a folder that --root plays, without names",

@@ -145,7 +145,7 @@ def _lines(args: Namespace, code: str, message: str, before: "list[SubjectHealth
         yield from paragraph("No drain of gpuguard's stands on this node.", indent=2)
     elif any(health.subject(old.id).state == "returning" for old in before):
         yield from paragraph(
-            f"The drain {drain.token} is given back when the probation is over; `gpuguard resume --yes` does it now.",
+            f"The drain {drain.token} is given back once the part stayed clean; `gpuguard resume --yes` does it now.",
             indent=2, hanging=2,
         )  # fmt: skip
     else:

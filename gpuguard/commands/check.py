@@ -2,21 +2,22 @@
 
 Answers from the cache of an agent that gives signs of life, else by a look of its own. NAME limits the answer to
 checks of that name. Exit code: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (also when the answer cannot be written); in the
-modes prolog and epilog only a confirmed CRITICAL is not 0, in the mode health nothing is.
+modes prolog and epilog only a confirmed CRITICAL is not 0, in the mode health nothing is. While the fleet's budget
+holds this node's drain, those two modes are 0 as well: by failing prologs Slurm would drain the fleet itself.
 """
 
 import sys
 from argparse import ArgumentParser, Namespace
 from typing import Any, TypedDict, cast
 
+from gpuguard.runtime.cache import CONFIG, STATE_DIR
+
 EXAMPLE = "gpuguard check --mode prolog"
 
 WORDS = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 # Worst first, for people.
 ORDER = (2, 1, 3, 0)
-STATE_DIR = "/var/lib/gpuguard"
 DATABASE = "gpuguard.db"
-CONFIG = "/etc/gpuguard/config.toml"
 LINE_LIMIT = 120
 
 
@@ -52,6 +53,7 @@ Verdict = TypedDict(
         "subjects": list[Subject],
         "from": str,
         "age_s": float,
+        "held": str,
     },
 )
 
@@ -71,12 +73,13 @@ def arguments(parser: ArgumentParser) -> None:
 def run(args: Namespace) -> int:
     """Prints the verdict; the exit code is the mode's."""
     from gpuguard.errors import GpuguardError
+    from gpuguard.runtime import cache
 
     doubt = ""
     try:
         # This machine's memory is not a recorded one's.
         if args.root == "/" or args.config:
-            args.state_dir = args.state_dir or _state_dir(args.config)
+            args.state_dir = args.state_dir or cache.state_dir(args.config)
         verdict, doubt = _verdict(args)
     except GpuguardError as error:
         # Whatever keeps us from knowing is no verdict on the node.
@@ -126,32 +129,6 @@ def _unread(state_dir: str | None) -> str:
     )
 
 
-def _state_dir(config: str | None) -> str:
-    """The state directory that the configuration names; only that is read of it.
-
-    Raises  ConfigInvalid
-    """
-    import os
-
-    path = config or CONFIG
-    # One that this user may not read is the agent's: the usual place is worth a look.
-    if config is None and not os.access(path, os.R_OK):
-        return STATE_DIR
-    from gpuguard.errors import ConfigInvalid
-    from gpuguard.runtime.files import read_toml
-
-    try:
-        agent = read_toml(path).get("agent", {})
-    except OSError as error:
-        raise ConfigInvalid([f"{path}: {error.strerror}; make it a file that this user may read"]) from error
-    except ValueError as error:
-        raise ConfigInvalid([f"{path}: {error}; correct the file"]) from error
-    named = agent.get("state_dir", STATE_DIR) if isinstance(agent, dict) else STATE_DIR
-    if not isinstance(named, str) or "\0" in named:
-        raise ConfigInvalid([f"{path}: [agent] state_dir: is not a path in quotes; correct it"])
-    return named
-
-
 def _look(args: Namespace) -> Verdict:
     import json
     from pathlib import Path
@@ -177,12 +154,23 @@ def _told(snapshot: dict[str, Any], origin: str, age: float) -> Verdict:  # Any:
         level = int(snapshot["level"])
         status = dict(enumerate(WORDS))[level]
         line, confirmed = str(snapshot["line"]), bool(snapshot["confirmed"])
+        held = _held(snapshot["drain"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         return _unknown(f"the agent's cache is of another version ({error!r}); restart the agent")
     return {
         "status": status, "code": level, "confirmed": confirmed, "line": line, "subjects": subjects, "from": origin,
-        "age_s": age,
+        "age_s": age, "held": held,
     }  # fmt: skip
+
+
+def _held(drain: dict[str, Any] | None) -> str:  # Any: JSON, checked by the keys
+    """Why the fleet's budget holds this node's drain, '' where it does not.
+
+    Raises  KeyError, TypeError
+    """
+    if drain is None or drain["state"] != "held" or drain["dry_run"]:
+        return ""
+    return " ".join(str(drain["message"]).split()) or "the fleet's budget holds its drain"
 
 
 def _subject(row: dict[str, Any]) -> Subject:  # Any: JSON, checked by the keys
@@ -199,7 +187,10 @@ def _subject(row: dict[str, Any]) -> Subject:  # Any: JSON, checked by the keys
 
 
 def _unknown(why: str) -> Verdict:
-    return {"status": "UNKNOWN", "code": 3, "confirmed": False, "line": why, "subjects": [], "from": "", "age_s": 0.0}
+    return {
+        "status": "UNKNOWN", "code": 3, "confirmed": False, "line": why, "subjects": [], "from": "", "age_s": 0.0,
+        "held": "",
+    }  # fmt: skip
 
 
 def _names() -> list[str]:
@@ -252,9 +243,11 @@ def _show(verdict: Verdict, args: Namespace) -> int:
     line = f"{verdict['status']}: {verdict['line']}"[:LINE_LIMIT]
     code = level
     if args.mode != "people":
-        code = 2 if level == 2 and verdict["confirmed"] and args.mode != "health" else 0
+        bad = level == 2 and verdict["confirmed"] and args.mode != "health"
+        code = 2 if bad and not verdict["held"] else 0
         if level:
-            sys.stderr.write(f"gpuguard check: {line}\n")
+            though = f"jobs may come all the same, {verdict['held']}; " if bad and verdict["held"] else ""
+            sys.stderr.write(f"gpuguard check: {though}{line}\n")
     page = _page(verdict, line, args)
     try:
         if page:

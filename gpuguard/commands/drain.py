@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = "gpuguard drain --reason 'fans are being changed' --yes"
 
+# States of a drain of which nothing stands on the node.
+GONE = ("overridden", "refused", "held")
+
 # Any: the answer is JSON, which mixes types.
 Facts = dict[str, Any]
 
@@ -79,7 +82,7 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
         "mode": "observe" if parts.policy.name == "observe" else mode, "agent": known.alive,
         "scheduler": owner.words, "holder": owner.holder, "call": judgement.call, "why": judgement.why,
         "text": make_reason(TokenId("0000"), "node", "operator", by).replace("0000", "<token>", 1), "message": "",
-        "standing": drain.reason if drain is not None and drain.state not in ("overridden", "refused") else None,
+        "standing": drain.reason if drain is not None and drain.state not in GONE else None,
     }  # fmt: skip
     if args.yes:
         word = Word(verb="drain", by=by, reason=args.reason)
@@ -151,12 +154,12 @@ def _lines(facts: Facts, *, yes: bool) -> Iterator[str]:
     head = {
         "done": "The node is drained.", "deferred": "Not yet: it waits, and is tried again by itself.",
         "waits": "Not yet: it is on its way.", "foreign": "Not drained by gpuguard: somebody else holds the node.",
-        "refused": "Refused: nothing was written.",
+        "refused": "Refused: nothing was written.", "held": "Held for the fleet's sake: nothing was written.",
     }  # fmt: skip
     yield head[facts["result"]]
     yield from row("reason", facts["text"], indent=2)
     yield from row("answer", facts["message"], indent=2)
     if facts["result"] == "done":
         yield from row("next", "`gpuguard resume --yes` gives it back", indent=2)
-    elif facts["result"] != "refused" and not facts["agent"]:
+    elif facts["result"] not in ("refused", "held") and not facts["agent"]:
         yield from row("next", "no agent runs; it is tried again when one does", indent=2)

@@ -1,5 +1,7 @@
 """What happened on this node: faults, actions and what came of them, returns, acknowledgements, boots.
 
+What is remembered of boards and of the machine, by serial number, stands at the end; a board keeps it in another slot.
+
 `--gpu` follows one GPU by its UUID where that is known, wherever it was plugged in, also after it was taken out, and
 shows the course of what was measured of it: since when `--since` says, else over the last day.
 Exit codes  0 told, 2 no such GPU or no memory, 64 usage error
@@ -73,6 +75,7 @@ def answer(args: Namespace, clock: "Clock") -> int:
 
         facts = {
             "gpu": _identity(whom) if whom is not None else None, "gpus": [_identity(s) for s in _gpus(health)],
+            "past": list(_past(whom, health, known.now.utc)),
             "entries": [_told(entry) for entry in shown], "left_out": len(entries) - len(shown),
             "course": course.facts() if course is not None else None,
         }  # fmt: skip
@@ -81,6 +84,7 @@ def answer(args: Namespace, clock: "Clock") -> int:
         from gpuguard.runtime.words import page
 
         lines = list(_lines(shown, len(entries) - len(shown), whom, health))
+        lines += _past_lines(_past(whom, health, known.now.utc))
         sys.stdout.write(page([*lines, *(course.lines() if course is not None else ())]))
     return 0
 
@@ -150,6 +154,42 @@ def _of(story: "Sequence[StoryEntry]", whom: "SubjectHealth") -> "list[StoryEntr
 def _gpus(health: "Health") -> "list[SubjectHealth]":
     here = [s for name, s in sorted(health.subjects.items()) if s.pci is not None]
     return here + [s for _, s in sorted(health.retired.items())]
+
+
+def _past(whom: "SubjectHealth | None", health: "Health", now: float | None) -> Iterator[Facts]:
+    """What is remembered: of one GPU, or of everything here and of boards that are here no more."""
+    from gpuguard.health import past
+    from gpuguard.model.ids import NODE
+    from gpuguard.runtime.chain import past_facts
+    from gpuguard.runtime.words import named
+
+    subjects = [*_gpus(health), health.subject(NODE)]
+    for subject in subjects if whom is None else [whom]:
+        facts = past_facts(past.of(health.past, subject), now)
+        if facts is not None:
+            taken_out = subject.uuid is not None and subject.uuid in health.retired
+            name = f"a GPU that was at {subject.pci}" if taken_out else named(subject)
+            yield {"of": name, "subject": subject.id, "uuid": subject.uuid, "serial": subject.serial, **facts}
+    if whom is None:
+        for key, record in past.elsewhere(health.past, subjects).items():
+            facts = past_facts(record, now)
+            kind, _, name = key.partition("/")
+            if facts is not None:
+                yield {
+                    "of": f"not here: {kind} {name}", "subject": None, "uuid": name if kind == "uuid" else None,
+                    "serial": None if kind == "uuid" else name, **facts,
+                }  # fmt: skip
+
+
+def _past_lines(told: Iterable[Facts]) -> Iterator[str]:
+    from gpuguard.runtime.words import paragraph
+
+    rows = list(told)
+    if rows:
+        yield "remembered"
+    for facts in rows:
+        serial = f", serial {facts['serial']}" if facts["serial"] and facts["subject"] else ""
+        yield from paragraph(f"{facts['of']}{serial}: {facts['text']}", indent=2, hanging=2)
 
 
 def _identity(subject: "SubjectHealth") -> Facts:

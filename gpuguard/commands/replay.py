@@ -227,19 +227,14 @@ class Replay:
             self._due = self._next_due(at.mono)
 
     def _next_due(self, after: float) -> float | None:
-        from gpuguard.health.machine import next_expiry
+        from gpuguard.health.machine import dues
 
         assert self._health is not None, "time passes only after a first line"
-        boot = self._health.boot
-        dues = [
-            due.mono for subject in self._health.subjects.values() for due in next_expiry(subject) if due.boot == boot
+        boot, proof = self._health.boot, self._settings.proof
+        coming = [
+            due.mono for subject in self._health.subjects.values() for due in dues(subject, proof) if due.boot == boot
         ]
-        dues += [
-            subject.probation_from.mono + self._settings.probation
-            for subject in self._health.subjects.values()
-            if subject.probation_from is not None and subject.probation_from.boot == boot
-        ]
-        return min((due for due in dues if due > after), default=None)
+        return min((due for due in coming if due > after), default=None)
 
     def _decide(self, event: "AnyEvent", boot_seconds: float | None) -> "Iterator[Told]":
         from gpuguard.health.decide import decide
@@ -255,12 +250,14 @@ class Replay:
         yield from self._enact(event, decision, boot_seconds)
 
     def _enact(self, event: "AnyEvent", decision: "Decision", boot_seconds: float | None) -> "Iterator[Told]":
-        """Every action is answered at once: done."""
+        """Every wish about the drain is answered at once: done. What would be done to hardware is not told to have
+        been."""
+        from gpuguard.custody.ownership import about_the_drain
         from gpuguard.model.events import ActionOutcome
         from gpuguard.model.ids import EventId
 
         for owed in decision.owed:
-            if owed.cancelled:
+            if owed.cancelled or not about_the_drain(owed.action.verb):
                 continue
             self._outcomes += 1
             done = ActionOutcome(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuguard.model.health import Drain, SubjectView
+    from gpuguard.model.health import Drain, Pause, SubjectView
     from gpuguard.model.story import OwedAction
     from gpuguard.ports import Actuator, Clock, NodeReport
     from gpuguard.runtime.assembly import Parts
@@ -161,12 +161,21 @@ def _facts(known: "Known", report: "NodeReport | None", site: _Site) -> Facts:
             **msgspec.to_builtins(report), "holder": owner.holder, "token": owner.token, "words": owner.words,
         },
         "drain": _drain(drain),
+        "pause": _pause(health.pause if health is not None else snapshot.pause if snapshot is not None else None),
         "owed": [_owed(owed) for owed in known.actions if owed.state == "owed"],
         "subjects": [_subject(view) for view in _views(known) if view.state != "healthy"],
         "problem": known.problem, "private": known.private,
     }  # fmt: skip
     facts["attention"] = list(_attention(facts))
     return facts
+
+
+def _pause(pause: "Pause | None") -> Facts | None:
+    """A person's pause, and until when it lasts as far as the clock of its begin tells."""
+    if pause is None:
+        return None
+    until = pause.since.utc + pause.seconds if pause.since.utc is not None else None
+    return {"by": pause.by, "reason": pause.reason, "until": until, "seconds": pause.seconds}
 
 
 def _node(known: "Known") -> Facts | None:
@@ -287,6 +296,11 @@ def _attention(facts: Facts) -> Iterator[str]:
 
 def _attention_to_drain(facts: Facts) -> Iterator[str]:
     drain, scheduler = facts["drain"], facts["scheduler"]
+    if drain is not None and drain["state"] == "held":
+        yield (
+            f"the drain {drain['token']} is held, so jobs may still come: {drain['message']}; `gpuguard drain --reason "
+            "TEXT --yes` drains the node all the same"
+        )
     if drain is not None and not facts["subjects"]:
         yield f"the drain {drain['token']} is {drain['state']}; `gpuguard why {drain['token']}` tells its story"
     if scheduler is None:
@@ -339,6 +353,10 @@ def _lines(facts: Facts, known: "Known") -> Iterator[str]:
         yield from row("drain", _drain_words(facts["drain"]))
     else:
         yield from row("drain", "none of gpuguard's")
+    if facts["pause"] is not None:
+        pause = facts["pause"]
+        until = date(pause["until"]) if pause["until"] is not None else f"for {span(pause['seconds'])}"
+        yield from row("paused", f"gpuguard keeps its hands off until {until}; {pause['by']}: {pause['reason']}")
     for number, owed in enumerate(facts["owed"]):
         due = f", next try {date(owed['next_try'])}" if owed["next_try"] is not None else ""
         tried = f"tried {times(owed['tries'])}{due}" if owed["tries"] else "not tried yet"

@@ -25,7 +25,7 @@ EXAMPLE = "gpuguard support-bundle --output /tmp/node7.tar.gz"
 # Kernel lines that are kept, the newest of them.
 KERNEL_BYTES: Final = 8 * 1024 * 1024
 KERNEL_SECONDS: Final = 3.0
-# One question to gpuguard itself; `status --live` may wait 6.5 s for the actuator and 5 s for the scheduler.
+# One question to gpuguard itself; `status --live` may wait 10 s for the actuator and 5 s for the scheduler.
 ANSWER_SECONDS: Final = 30.0
 NOTHING_KNOWN: Final = 2  # what `topo` ends with where there is no wiring to show
 EVENTS_A_FILE: Final = 2000

@@ -35,6 +35,7 @@ DRAINS = {
     "standing": "stands",
     "foreign": "waits: somebody else drained the node",
     "refused": "was refused",
+    "held": "is held back for the fleet's sake; a person is to decide",
     "releasing": "is being given back",
     "overridden": "was taken away by somebody, which is respected until another fault comes",
 }
@@ -43,7 +44,7 @@ STATES = {
     "watched": "keeps its jobs, but something stands against it",
     "unfit": "must take no more jobs",
     "unknown": "cannot be seen",
-    "returning": "mended, on probation: it is healthy once it stayed clean for a while",
+    "returning": "mended: it is given back once it stayed clean for a while, and is on probation then",
 }
 
 
@@ -114,6 +115,7 @@ def _lines(facts: Facts, known: "Known") -> Iterator[str]:
         if subject["state"] == "healthy" and not subject["findings"]:
             yield from paragraph(f"{subject['name']}: nothing stands against it.")
             yield from _applied_lines(subject)
+            yield from _past_lines(subject)
             continue
         if place or facts["drain"] is not None:
             yield ""
@@ -161,7 +163,7 @@ def _over_lines(facts: Facts) -> Iterator[str]:
 
 
 def _subject_lines(subject: Mapping[str, Any], called: Any) -> Iterator[str]:  # Any: JSON mixes types
-    from gpuguard.runtime.words import NEEDS, date, listed, paragraph, row, span
+    from gpuguard.runtime.words import NEEDS, date, listed, paragraph, row, span, times
 
     needs = NEEDS[subject["remedy"]]
     yield from paragraph(f"{subject['name']}: {subject['state']}{needs}, since {date(subject['since'])}")
@@ -170,8 +172,12 @@ def _subject_lines(subject: Mapping[str, Any], called: Any) -> Iterator[str]:  #
         serial = f", serial {subject['serial']}" if subject["serial"] else ""
         yield from row("is", f"{subject['uuid'] or 'of unknown UUID'}{serial}", indent=INDENT)
     if subject["probation_from"] is not None:
-        yield from row("probation", f"since {date(subject['probation_from'])}", indent=INDENT)
+        words = f"clean since {date(subject['probation_from'])}, {times(subject['passes'])} looked at"
+        if subject["tested"] is not None:
+            words = f"on probation since {date(subject['tested'])}: a mild fault of the hardware takes it out again"
+        yield from row("returning", words, indent=INDENT)
     yield from _applied_lines(subject)
+    yield from _past_lines(subject)
     for incident in subject["incidents"]:
         if len(incident["members"]) > 1:
             rest = [member for member in incident["members"] if member != incident["name"]]
@@ -187,6 +193,13 @@ def _applied_lines(subject: Mapping[str, Any]) -> Iterator[str]:  # Any: JSON mi
     for applied in subject["applied"][-3:]:
         told = f"{applied['remedy']} for {applied['code']}, seen {date(applied['at'])}"
         yield from row("tried", told, indent=INDENT)
+
+
+def _past_lines(subject: Mapping[str, Any]) -> Iterator[str]:  # Any: JSON mixes types
+    from gpuguard.runtime.words import row
+
+    if subject["past"] is not None:
+        yield from row("remembered", subject["past"]["text"], indent=INDENT)
 
 
 def _finding_lines(finding: Mapping[str, Any], span: Any, *, of_job: bool) -> Iterator[str]:  # Any: JSON mixes types

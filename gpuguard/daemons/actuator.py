@@ -1,9 +1,9 @@
 """The small privileged process: performs the closed list of verbs on this node, for root and the agent alone.
 
-It reads no log and no network, and no request names a node, a program or a file; one may name a job or a process of
-this node by its number, which is looked into before it is believed. It serves one request at a time;
-each has the deadline of its target. Started through its socket, it ends after a minute without work and costs nothing
-until the next.
+It reads no log and no network, and no request names a node, a program or a file; one may name a job, a process or a
+GPU of this node by its number, which is looked into before it is believed. It serves one request at a time;
+each has the deadline of its target. What takes longer, a GPU's test or reset, is begun by a request and asked after by
+the next ones. Started through its socket, it ends after a minute without work and costs nothing until the next.
 
 usage   gpuguard-actuator [--config FILE] [--socket PATH] [--allow-user NAME]...
 """
@@ -21,20 +21,18 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
 import msgspec
 
-from gpuguard.actuators import dry_run, processes, slurm
 from gpuguard.actuators.delegate import MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
 from gpuguard.errors import ConfigInvalid, NotUnderstood
-from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Actuator, NodeReport
+from gpuguard.ports import Actuator
+from gpuguard.runtime import targets
 from gpuguard.runtime.actuator_settings import Settings
-from gpuguard.runtime.config import load_config
 
 USAGE_ERROR: Final = 64
 # systemd hands sockets over from this descriptor on (man sd_listen_fds).
@@ -61,12 +59,19 @@ class Server:
     """Answers requests from a listening socket until it is told to stop or has been idle for long enough."""
 
     def __init__(
-        self, listener: socket.socket, actuator: Actuator, allowed: frozenset[int], idle: float | None = None
+        self,
+        listener: socket.socket,
+        actuator: Actuator,
+        allowed: frozenset[int],
+        idle: float | None = None,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`busy` tells whether something goes on that was asked for: it is not idle then."""
         self._listener = listener
         self._actuator = actuator
         self._allowed = allowed
         self._idle = idle
+        self._busy = busy
         self._selector = selectors.DefaultSelector()
         self._links: dict[int, Link] = {}
         self._stopping, self._stop = socket.socketpair()
@@ -98,7 +103,9 @@ class Server:
                     quiet_since = time.monotonic()
                 self._drop_slow()
                 if not ready and self._idle is not None and time.monotonic() - quiet_since >= self._idle:
-                    return "idle"
+                    if not self._busy():
+                        return "idle"
+                    quiet_since = time.monotonic()
         finally:
             for link in list(self._links.values()):
                 self._close(link)
@@ -283,32 +290,6 @@ def allowed_uids(configured: tuple[str, ...], asked: tuple[str, ...]) -> frozens
     return frozenset(uids)
 
 
-class Hands:
-    """A scheduler's actuator, and beside it the one for what is left of its jobs."""
-
-    def __init__(self, scheduler: Actuator, left_over: Actuator) -> None:
-        self.name = scheduler.name
-        self._scheduler, self._left_over = scheduler, left_over
-
-    def perform(self, action: Action) -> Outcome:
-        """What came of it, done by the one whose affair it is."""
-        return (self._left_over if action.verb == "reclaim" else self._scheduler).perform(action)
-
-    def read_state(self) -> NodeReport:
-        """What the scheduler says of this node."""
-        return self._scheduler.read_state()
-
-
-def target_of(
-    settings: Settings, slurm_settings: slurm.Settings, process_settings: processes.Settings | None = None
-) -> Actuator:
-    """The actuator that performs."""
-    if settings.target == "slurm":
-        scheduler = slurm.build(slurm_settings)
-        return Hands(scheduler, processes.LeftOver(process_settings or processes.Settings(), scheduler.runs_here))
-    return dry_run.build(dry_run.Settings())
-
-
 def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     """Exit code: 0 told to stop or idle, 2 a person must change the configuration, 64 usage error."""
     parser = argparse.ArgumentParser(
@@ -317,7 +298,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         epilog="example: gpuguard-actuator --socket /run/gpuguard-actuator/actuator.sock --allow-user gpuguard",
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", type=Path, help="sections [actuator] and [actuators.*] of it")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, help="sections [actuator], [actuators.*] and [fleet] of it"
+    )
     parser.add_argument("--socket", metavar="PATH", help="listen here, unless systemd hands a socket over")
     parser.add_argument("--allow-user", metavar="NAME", action="append", default=[], help="may ask, besides root")
     try:
@@ -325,11 +308,9 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except SystemExit as end:
         return USAGE_ERROR if end.code else 0
     try:
-        # The other sections belong to the agent, which says what is wrong with them.
-        parts = {"actuator": Settings, "actuators.slurm": slurm.Settings, "actuators.processes": processes.Settings}
-        config = load_config(asked.config, parts, whole=False)
+        config = targets.load(asked.config)
         settings: Settings = config.settings("actuator")
-        actuator = target_of(settings, config.settings("actuators.slurm"), config.settings("actuators.processes"))
+        hands = targets.hands(config)
         allowed = allowed_uids(settings.allow_users, tuple(asked.allow_user))
         handed = handed_socket(environ)
         path = "" if handed else asked.socket or settings.socket
@@ -337,7 +318,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     except ConfigInvalid as error:
         sys.stderr.write(f"gpuguard-actuator: {error}\n")
         return error.exit_code
-    server = Server(listener, actuator, allowed, settings.idle_exit if handed else None)
+    server = Server(listener, hands, allowed, settings.idle_exit if handed else None, hands.busy)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     log("info", "actuator.started", target=settings.target, socket=path or "from systemd", uids=sorted(allowed))
@@ -345,6 +326,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         reason = server.serve()
     finally:
         listener.close()
+        hands.stop()
         if path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

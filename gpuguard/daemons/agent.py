@@ -1,7 +1,7 @@
 """The agent: watches this node, decides, writes down, and has what is owed done by another process.
 
-Threads: one for each source, one that carries actions to their target, one for scrapes, one for people's words, and the
-loop, which alone decides. Nothing but the loop touches the health.
+Threads: one for each source, one that carries actions to their target, one for scrapes, one for people's words, one for
+each webhook, and the loop, which alone decides. Nothing but the loop touches the health.
 """
 
 import gc
@@ -9,10 +9,11 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -22,12 +23,12 @@ from gpuguard import __version__
 from gpuguard.actuators import delegate, dry_run
 from gpuguard.errors import StoreFailed
 from gpuguard.health.snapshot import take, without_readings
-from gpuguard.model.actions import Action, Question
+from gpuguard.model.actions import LET_GO, Action, Question
 from gpuguard.model.events import ActionOutcome, Batch
 from gpuguard.model.health import Snapshot, Transition
 from gpuguard.model.ids import EventId, SubjectId
 from gpuguard.ports import Actuator, Clock
-from gpuguard.runtime import plugins
+from gpuguard.runtime import plugins, telling_settings
 from gpuguard.runtime.assembly import DATABASE, Parts, build_sources, quantities, remember
 from gpuguard.runtime.cache import Cache
 from gpuguard.runtime.control import ControlServer
@@ -40,19 +41,27 @@ from gpuguard.runtime.supervise import Supervisor, perform_safely
 from gpuguard.runtime.tally import Tally
 from gpuguard.store.sqlite import SqliteStore, open_store
 
+if TYPE_CHECKING:
+    from gpuguard.runtime.telling import Telling
+
 log = structlog.get_logger()
 
 # A source that would stand in for another, and for which.
 STAND_INS = {"journal": "kmsg"}
+# Until a reset that is under way is asked after again, and somewhat longer. Units: seconds
+LET_GO_FOR = 20.0
 # The one source whose absence is news on its own: of the others the machine may have no use.
 NEEDED = "kmsg"
 
 
 class Messenger:
-    """Carries one action at a time to its target, in a thread of its own, and brings its outcome back as an event."""
+    """Carries one action at a time to its target, in a thread of its own, and brings its outcome back as an event.
+    `let_go` makes sources let go of the GPUs for so many seconds."""
 
-    def __init__(self, actuator: Actuator, clock: Clock, mailbox: Mailbox) -> None:
-        self._actuator, self._clock, self._mailbox = actuator, clock, mailbox
+    def __init__(
+        self, actuator: Actuator, clock: Clock, mailbox: Mailbox, let_go: Callable[[float], None] = lambda seconds: None
+    ) -> None:
+        self._actuator, self._clock, self._mailbox, self._let_go = actuator, clock, mailbox, let_go
         self._queue: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._carry, name="messenger", daemon=True)
         self._sent = 0
@@ -68,6 +77,8 @@ class Messenger:
     def _carry(self) -> None:
         while (action := self._queue.get()) is not None:
             outcome = perform_safely(self._actuator, action)
+            if outcome.node_state == LET_GO:
+                self._let_go(LET_GO_FOR)
             now = self._clock.now()
             self._sent += 1
             event = ActionOutcome(
@@ -100,11 +111,12 @@ class Agent:
         self._notifier = Notifier()
         self._stopping = False
         self._tally = Tally(version=__version__, mode=parts.policy.mode, policy=parts.policy.name)
-        self._messenger = Messenger(self._target(), clock, self._mailbox)
         self._supervisor = Supervisor(clock, self._mailbox.put, settings=parts.config.settings("supervise"))
+        self._messenger = Messenger(self._target(), clock, self._mailbox, self._supervisor.let_go)
         kept = [quantity.name for quantity in self._quantities if quantity.keep]
         self._samples_refused = False
         self._course = Course(self._store, kept, self._whose, self._course_refused)
+        self._telling = self._build_telling(state_dir)
         self._loop, self._first = self._make_loop(opened.replaced)
         self._control = ControlServer(str(state_dir), clock, self._mailbox.put)
         self._server = None
@@ -125,6 +137,15 @@ class Agent:
             return dry_run.build(dry_run.Settings())
         return delegate.build(self._parts.config.settings("actuators.delegate"))
 
+    def _build_telling(self, state_dir: Path) -> "Telling | None":
+        """Who tells people; without a webhook nobody, and nothing is loaded that they would need."""
+        forms, counts = plugins.shelf("gpuguard.notices"), self._tally.notices
+        if not telling_settings.configured(self._parts.config, forms):
+            return None
+        from gpuguard.runtime import telling
+
+        return telling.build(self._parts.config, forms, state_dir, self._clock, counts, socket.gethostname())
+
     def _make_loop(self, replaced: str | None) -> tuple[Loop, Batch]:
         if replaced:
             log.error("store.replaced", reason=replaced)
@@ -143,6 +164,7 @@ class Agent:
             store=self._store, health=health, detectors=self._parts.detectors, clock=self._clock, tally=self._tally,
             rules=self._parts.policy, settings=self._parts.loop, act=self._send, ask=self._ask, told=_tell,
             heard=self._supervisor.overheard, measured=self._course.take,
+            **({"decided": self._telling.take} if self._telling else {}),
         )  # fmt: skip
         return loop, Batch(source="agent", events=(booted,))
 
@@ -185,6 +207,8 @@ class Agent:
         if once:
             return self._run_once()
         self._control.start()
+        if self._telling:
+            self._telling.start(self._loop.health)
         if self._server:
             self._server.start()
             log.info("metrics.served", address=":".join(map(str, self._server.address)))
@@ -258,6 +282,8 @@ class Agent:
             self._loop.take(batch)
         self._loop.write_when_due(now=True)
         self._course.end_minute()
+        if self._telling:
+            self._telling.stop()
         self._control.stop()
         if self._server:
             self._server.stop()

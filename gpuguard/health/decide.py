@@ -6,12 +6,24 @@ itself and blinds no other.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import msgspec
 
-from gpuguard.health import drain, errands, identity, machine, policy, reclaims, restarts, story
+from gpuguard.health import (
+    checks,
+    drain,
+    errands,
+    forgetting,
+    identity,
+    ladder,
+    machine,
+    past,
+    policy,
+    reclaims,
+    restarts,
+    story,
+)
 from gpuguard.health.board import Board
 from gpuguard.health.state import Health, Memories
 from gpuguard.incident import join, ranks
@@ -30,21 +42,13 @@ from gpuguard.model.events import (
 )
 from gpuguard.model.findings import SEVERITIES, Clear, Finding
 from gpuguard.model.health import Decision, Incident, Owed, SourceHealth, Standing, State, SubjectHealth, Transition
-from gpuguard.model.ids import NODE, IncidentId, SubjectId, TokenId, kind_of
+from gpuguard.model.ids import NODE, IncidentId, SubjectId, TokenId
 from gpuguard.model.instants import Instant, seconds_between
 from gpuguard.model.story import StoryEntry
 from gpuguard.ports import AnyDetector, Deriver, Detector, MachineDetector, RowDetector
 
-# Closed incidents are remembered this long, so that what comes late still finds the cause it belongs to.
-INCIDENT_KEPT = 3600.0
-INCIDENTS_KEPT = 256
-# A GPU that really is there answers on the bus or says its UUID within its first day.
-STRANGER_KEPT = 7 * 86400.0
 # How long after its first report a held finding is asked about again; each time costs a query of the journal.
 ASK_AGAIN_AT = (60.0, 300.0, 1800.0)
-# Kinds of subject that end: what stood on one of which nothing was read for so long is over, and it is forgotten.
-PASSING = ("job", "rank", "task", "process")
-PASSED_AFTER = 900.0
 # The source that reads lines as they are printed.
 FIRST_HAND = "kmsg"
 
@@ -58,7 +62,7 @@ def decide(
     """
     desk = _Desk(health, event, settings)
     desk.take_in()
-    derivers, of_events, of_rows, of_machine = _sorted(tuple(detectors))
+    derivers, of_events, of_rows, of_machine = checks.by_shape(tuple(detectors))
     if isinstance(event, Sweep):
         for deriver in derivers:
             desk.guarded(desk.derive, deriver, event)
@@ -74,28 +78,6 @@ def decide(
     desk.settle()
     desk.tell()
     return desk.health(), desk.decision()
-
-
-@lru_cache(maxsize=8)
-def _sorted(
-    detectors: tuple[AnyDetector, ...],
-) -> tuple[tuple[Deriver, ...], tuple[Detector, ...], tuple[RowDetector, ...], tuple[MachineDetector, ...]]:
-    """Those that conclude rows from rows, that judge by events, that judge one row of what was measured, and that judge
-    them all."""
-    derivers: list[Deriver] = []
-    of_events: list[Detector] = []
-    of_rows: list[RowDetector] = []
-    of_machine: list[MachineDetector] = []
-    for detector in detectors:
-        if hasattr(detector, "derive"):
-            derivers.append(cast(Deriver, detector))
-        elif hasattr(detector, "survey"):
-            of_machine.append(cast(MachineDetector, detector))
-        elif hasattr(detector, "of"):
-            of_rows.append(cast(RowDetector, detector))
-        else:
-            of_events.append(detector)
-    return tuple(derivers), tuple(of_events), tuple(of_rows), tuple(of_machine)
 
 
 class _Desk:
@@ -117,6 +99,8 @@ class _Desk:
         self.drain = health.drain
         self.tokens = health.tokens
         self.errands = health.errands
+        self.pause = health.pause
+        self.released, self.past = health.released, health.past
         self.owed: list[Owed] = []
         self.settled: list[Owed] = []
         self.story: list[StoryEntry] = []
@@ -131,7 +115,8 @@ class _Desk:
             now=self.now, subjects=self.subjects, retired=self.retired, incidents=self.incidents,
             sources=self.sources, drain=self.drain, tokens=self.tokens, identified=self.identified,
             memory=self.memory, folds=self.folds, readings=self.board.readings, began=self.began,
-            errands=self.errands,
+            errands=self.errands, pause=self.pause, released=self.released,
+            past=self.past,
         )  # fmt: skip
 
     def decision(self) -> Decision:
@@ -168,23 +153,46 @@ class _Desk:
             case Acknowledged():
                 self._acknowledge(event)
             case OperatorAsked():
-                obeyed = drain.obey(self.health(), event, self.settings)
-                self.drain = obeyed.drain
-                self.story.append(story.operator(event, obeyed.answer))
-                self._owe(obeyed.owed)
-                if obeyed.accepted:
-                    self._accept_returning()
+                self._obey(event)
+
+    def _obey(self, event: OperatorAsked) -> None:
+        """A person's wish, and what follows from it."""
+        paused = self.pause
+        obeyed = drain.obey(self.health(), event, self.settings)
+        self.drain, self.pause = obeyed.drain, obeyed.pause
+        self.story.append(story.operator(event, obeyed.answer))
+        self._owe(obeyed.owed)
+        if obeyed.accepted:
+            self._accept_returning()
+        if paused is not None and self.pause is None:
+            self._doubt()
 
     def _hear_of(self, event: ActionOutcome) -> None:
         """What came of an action is known to whoever it was owed for: the drain, or an errand."""
         verb, token = event.key.split(":")[:2]
-        subject = errands.whose(self.errands, event.key)
+        errand = errands.of_key(self.errands, event.key)
+        subject = errand.subject if errand is not None else None
         self.errands = errands.answered(self.errands, event)
         if verb in get_args(DrainVerb):
+            given_back = verb == "release" and event.result == "done" and not event.key.endswith(errands.DRY)
+            if given_back and self.drain is not None and self.drain.by == "gpuguard":
+                self.released = (*self.released, event.at)[-drain.RELEASES_KEPT :]
             self.drain, owed = drain.after_outcome(self.drain, event, verb, TokenId(token))
             subject = self.before.drain.subject if self.before.drain else None
             self._owe(owed)
+        elif errand is not None and not errand.dry:
+            self._take_remedy(errand, event)
         self.story.append(story.outcome(event, subject))
+
+    def _take_remedy(self, errand: errands.Errand, event: ActionOutcome) -> None:
+        """What came of a test or a reset is evidence like any other."""
+        for name in ladder.concerned(errand, self.subjects):
+            if ladder.is_proof(errand, event):
+                self._prove(name, "reset")
+            if (after := ladder.learned(self.subjects[name], errand, event)) is not self.subjects[name]:
+                self._put(after)
+        if (found := ladder.found(errand, event)) is not None:
+            self._hear(found)
 
     def _boot(self, event: Booted) -> None:
         if event.previous is not None and event.previous != event.at.boot:
@@ -192,10 +200,12 @@ class _Desk:
                 self._prove(name, "reboot")
             for name in self._returning():
                 # The time the machine was off is no time in which it proved itself.
-                self._put(msgspec.structs.replace(self.subjects[name], probation_from=self.now))
+                self._put(machine.begin_anew(self.subjects[name], self.now))
             self.story.append(story.rebooted(event))
         self.sources = {}
         self.began = event.at
+        if self.drain is not None and self.drain.dry_run and not self.settings.dry_run:
+            self._doubt()  # the site only watched until now
         self._ask(self.subjects.values(), always=True)
         for subject in self.subjects.values():
             if subject.seen is not None and subject.seen != event.at.boot:
@@ -205,6 +215,7 @@ class _Desk:
     def _measure(self, event: Sweep) -> None:
         """What was measured is known from now on, and by it which GPU is where."""
         self._identify(identity.swept(self.health(), event))
+        self.past = past.named(self.past, event.rows)
         self.board.take(event.source, event.rate, event.valid_for, event.rows, event)
 
     def derive(self, deriver: Deriver, event: Sweep) -> None:
@@ -244,62 +255,39 @@ class _Desk:
             elif subject.state == "returning":
                 self.touched.setdefault(name, [])
         self._ask(self.subjects.values())
-        self._forget_incidents()
+        self.incidents = forgetting.without_old(self.incidents, self.subjects, self.now)
         self.board.age(self.now)
-        self._forget_what_passed()
-        self._forget_strangers()
+        self.past = past.aged(self.past, self.now)
+        self._forget()
+        self._end_pause()
 
-    def _forget_incidents(self) -> None:
-        held = {s.incident for subject in self.subjects.values() for s in subject.standing}
-        old = [
-            incident
-            for incident in self.incidents.values()
-            if incident.id not in held and (seconds_between(incident.last, self.now) or 0.0) > INCIDENT_KEPT
-        ]
-        for incident in old:
-            del self.incidents[incident.id]
-        for incident in sorted(self.incidents.values(), key=lambda i: i.last.mono)[:-INCIDENTS_KEPT]:
-            if incident.id not in held:
-                del self.incidents[incident.id]
-
-    def _forget_strangers(self) -> None:
-        """Addresses that were named once, by a broken line or a GPU long gone, and about which nothing is known."""
-        strangers = [
-            subject.id
-            for subject in self.subjects.values()
-            if subject.state == "healthy"
-            and not (subject.standing or subject.uuid or subject.seen or subject.applied or subject.accepted)
-            and subject.id != NODE
-            and (seconds_between(subject.since, self.now) or 0.0)
-            > (
-                PASSED_AFTER
-                if kind_of(subject.id) in PASSING and subject.id not in self.board.readings
-                else STRANGER_KEPT
-            )
-        ]
+    def _forget(self) -> None:
+        """Jobs that are over, and addresses about which nothing is known, are forgotten with all that was kept of
+        them."""
+        for over in forgetting.passed(self.subjects, self.board.readings, self.began, self.event.at, self.now):
+            self._put(over)
+        strangers = forgetting.strangers(self.subjects, self.board.readings, self.now)
         for name in strangers:
             del self.subjects[name]
-        if strangers:
-            gone = set(strangers)
-            self.memory = {key: memory for key, memory in self.memory.items() if key[1] not in gone}
+        self.memory = forgetting.memory_without(self.memory, strangers, self.board.readings, self.began, self.now)
 
-    def _forget_what_passed(self) -> None:
-        """Jobs that are over, and their ranks: nobody will say any more that what stood is well again."""
-        fresh = self.began is not None and (seconds_between(self.began, self.now) or 0.0) < PASSED_AFTER
-        if fresh:
-            return  # who lives may not have been heard yet
-        for name, subject in list(self.subjects.items()):
-            if kind_of(name) not in PASSING or name in self.board.readings:
-                continue
-            if any((seconds_between(s.last, self.now) or 0.0) < PASSED_AFTER for s in subject.standing):
-                continue
-            over = subject
-            for standing in subject.standing:
-                over = machine.withdraw(over, standing.finding.code, self.event.at)
-            self._put(over)
-        gone = [key for key in self.memory if kind_of(key[1]) in PASSING and key[1] not in self.board.readings]
-        if gone:
-            self.memory = {key: memory for key, memory in self.memory.items() if key not in gone}
+    def _end_pause(self) -> None:
+        """A person's pause that ran out is over; what was seen before it and not since has to be seen again."""
+        if self.pause is None or (seconds_between(self.pause.since, self.now) or 0.0) < self.pause.seconds:
+            return
+        self.story.append(story.pause_ended(self.pause, self.event))
+        self.pause = None
+        self._doubt()
+
+    def _doubt(self) -> None:
+        """Nothing is acted on that was only seen before a pause, while no drain of ours stands."""
+        if self.drain is not None and self.drain.state in ("standing", "releasing") and not self.drain.dry_run:
+            return
+        for subject in list(self.subjects.values()):
+            doubted = machine.doubt(subject, self.now, self.settings.fresh_for)
+            if doubted.standing != subject.standing:
+                self._put(doubted)
+        self._ask(self.subjects.values(), always=True)
 
     def _accept_returning(self) -> None:
         """A person gives the node back: what was on probation is taken as well, and a GPU that is gone as gone."""
@@ -312,7 +300,7 @@ class _Desk:
                 continue
             mild = any(s.finding.severity != "info" for s in subject.standing)
             state: State = "watched" if mild else "healthy"
-            accepted = msgspec.structs.replace(subject, state=state, since=self.now, probation_from=None)
+            accepted = msgspec.structs.replace(machine.unproven(subject, None), state=state, since=self.now)
             self.subjects[name] = accepted
             self._tell(subject, accepted, [])
 
@@ -371,7 +359,7 @@ class _Desk:
             consult(detector, *shown)
         except Exception as error:  # noqa: BLE001 - one of the three homes: a broken check must not blind the others
             self.failed.append(detector.name)
-            self._hear(_against_itself(detector.name, error, self.event))
+            self._hear(checks.against_itself(detector.name, error, self.event))
 
     def _hear_level(self, finding: Finding, event: Sweep) -> None:
         """A measured finding is news when it comes, goes, changes its weight, or needs no witness any more; a person's
@@ -459,10 +447,13 @@ class _Desk:
             if name not in self.subjects:
                 continue
             before = self.before.subject(name)
-            after = machine.move(
-                self.subjects[name], self.now, probation=self.settings.probation, watching=self._watching()
-            )
+            after = machine.move(self.subjects[name], self.now, proof=self.settings.proof, watching=self._watching())
             self.subjects[name] = after
+            if before.state != "unfit" and after.state == "unfit":
+                mild = all(s.finding.severity != "critical" for s in machine.deciding(after))
+                self.past = past.remember(
+                    self.past, after, after.last_fault or "none", self.event.at, self.now, self.settings.past, mild=mild
+                )
             self._tell(before, after, news)
         self._ask([self.subjects[name] for name in self.touched if name in self.subjects])
 
@@ -489,7 +480,8 @@ class _Desk:
         told = [now.get(s.finding.code, s) for s in news]
         fresh = [s for s in told if _is_news(known.get(s.finding.code), s)]
         fresh.sort(key=lambda s: (s.confirmed, SEVERITIES.index(s.finding.severity)), reverse=True)
-        moved = before.state != after.state or before.remedy != after.remedy
+        tested = after.tested is not None and before.tested is None
+        moved = before.state != after.state or before.remedy != after.remedy or tested
         if not (fresh or moved):
             return
         held = (*machine.deciding(after), *machine.deciding(before), *before.standing)
@@ -526,7 +518,9 @@ class _Desk:
         self.drain, owed = drain.settle(self.health(), self.event, self.settings)
         if self.drain is not None:
             self.tokens = self.tokens.given(self.drain.token)
-        for errand in (restarts.settle, reclaims.settle):
+            if self.drain.kept and (self.before.drain is None or self.before.drain.kept != self.drain.kept):
+                self.story.append(story.kept(self.drain, self.event))
+        for errand in (restarts.settle, reclaims.settle, ladder.settle):
             self.errands, more = errand(self.health(), self.event, self.settings)
             for o in more:
                 self.tokens = self.tokens.given(o.action.token)
@@ -561,7 +555,7 @@ class _Desk:
         was_blind = not _any_log(self.before.sources)
         for name in self._returning():
             if was_blind or not self._watching():
-                self.subjects[name] = msgspec.structs.replace(self.subjects[name], probation_from=self.now)
+                self.subjects[name] = machine.begin_anew(self.subjects[name], self.now)
             self.touched.setdefault(name, [])
 
     def _returning(self) -> list[SubjectId]:
@@ -585,12 +579,4 @@ def _as_grave(old: Finding, new: Finding) -> bool:
     """Whether nothing about it changed that anything is decided by."""
     return machine.weight(old) == machine.weight(new) and (old.self_evident, old.latched) == (
         new.self_evident, new.latched,
-    )  # fmt: skip
-
-
-def _against_itself(check: str, error: Exception, event: AnyEvent) -> Finding:
-    return Finding(
-        subject=NODE, check=check, code=f"check_{check}", at=event.at, severity="degraded", silent=True,
-        source="gpuguard", because=(event.id,), advice="watch",
-        reason=f"the check {check} crashed with {type(error).__name__}: {error}; please report it",
     )  # fmt: skip

@@ -10,12 +10,17 @@ At most one action is owed for a drain, `pending`; what overtakes it cancels it,
 something overtaken changes nothing, except that a drain written late is lifted again.
 The first cause keeps its place in the reason; a later one takes it over only when its remedy is greater, and the text
 is written at most every `reason_every` seconds.
+What the fleet's budget, or a common cause, forbids is `held`: nothing stands, and it is a person's from then on, until
+a subject becomes unfit anew. After `releases_a_day` given back by itself, a person gives the node back.
+While a person keeps gpuguard's hands off the node (`pause`), what is owed is taken back and nothing new is owed; what
+stands stays. When it ends, what was seen before it and not since decides nothing (`machine.doubt`).
 Conflicts. Somebody else's drain is never written over: ours waits as `foreign`. Somebody who takes ours away is obeyed:
 it is `overridden` until a subject becomes unfit anew. What a person asked for is given back only by a person. What a
 target refused is asked again after a restart, or for another fault.
 """
 
 import hashlib
+from typing import assert_never
 
 import msgspec
 
@@ -28,7 +33,7 @@ from gpuguard.incident.ranks import COMPANIONS
 from gpuguard.model.actions import Action, DrainVerb
 from gpuguard.model.events import ActionOutcome, AnyEvent, Booted, OperatorAsked
 from gpuguard.model.findings import Remedy
-from gpuguard.model.health import Drain, Owed, Standing, SubjectHealth
+from gpuguard.model.health import Drain, Owed, Pause, Standing, SubjectHealth
 from gpuguard.model.ids import NODE, SubjectId, TokenId
 from gpuguard.model.instants import seconds_between
 
@@ -50,6 +55,10 @@ REMEDY_WORDS: dict[Remedy, str] = {
 SALTS = 16
 # Keys of what is owed for a token that had a life before begin here.
 AGAIN = 1000
+DAY = 86400.0
+# More times that the node was given back than any limit of a day counts.
+RELEASES_KEPT = 16
+ENOUGH_RELEASES = "it was given back {} times within 24 h and failed again: a person is to give it back"
 
 Settled = tuple[Drain | None, list[Owed]]
 
@@ -72,6 +81,8 @@ def _unfit(health: Health) -> tuple[str, ...]:
 def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
     """The drain that follows from the health now, and what is owed for it."""
     drain, worst = health.drain, top(health)
+    if health.pause is not None:
+        return _hands_off(drain, event)
     if drain is None:
         return _new(health, *worst, event, settings) if worst else (None, [])
     if settings.dry_run and not drain.dry_run:
@@ -89,7 +100,7 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
         match drain.state:
             case "overridden" if worst:
                 return _new(health, *worst, event, settings)
-            case "standing" | "refused":
+            case "standing" | "refused" | "held":
                 return _owe_again(health, drain, event)
             case "owed" | "foreign":
                 drain = msgspec.structs.replace(drain, covered=unfit)
@@ -111,6 +122,7 @@ def _new(
     drain = Drain(
         token=token, subject=subject.id, code=standing.finding.code, reason=_reason(token, subject, standing),
         since=event.at, because=standing.because, dry_run=settings.dry_run, covered=_unfit(health),
+        severe=standing.finding.severity == "critical",
     )  # fmt: skip
     return _owe(drain, "drain", event)
 
@@ -145,25 +157,44 @@ def _owe_again(
     return again, [*gone, *owed]
 
 
-def _let_go(health: Health, drain: Drain, event: AnyEvent, settings: Settings) -> Settled:
-    if any(subject.state == "returning" for subject in health.subjects.values()):
+def _hands_off(drain: Drain | None, event: AnyEvent) -> Settled:
+    """Nothing is owed while a person has the node: a drain that was not written is wanted anew afterwards, or not."""
+    if drain is None or drain.state not in ("owed", "foreign", "held") or drain.by != "gpuguard":
         return drain, []
-    if drain.state in ("overridden", "foreign") or (drain.state == "refused" and drain.written is None):
+    if drain.written is None:
+        return None, _cancel(drain, event)
+    return msgspec.structs.replace(drain, state="standing", pending=""), _cancel(drain, event)
+
+
+def _let_go(health: Health, drain: Drain, event: AnyEvent, settings: Settings) -> Settled:
+    if any(subject.state == "returning" and subject.tested is None for subject in health.subjects.values()):
+        return drain, []
+    if drain.state in ("overridden", "foreign") or (drain.state in ("refused", "held") and drain.written is None):
         # Nothing of ours stands on the node.
         return None, _cancel(drain, event)
     if not settings.release or drain.state == "refused":
         # It stands, and a person or a restart is needed to lift it.
         return drain, []
+    if released_today(health, event) >= settings.releases_a_day:
+        why = ENOUGH_RELEASES.format(settings.releases_a_day)
+        return (drain if drain.kept == why else msgspec.structs.replace(drain, kept=why)), []
     # Whether an owed drain was written is not known until its answer comes, so it is released all the same: a
     # release touches nothing but our own token.
     return _release(drain, event)
+
+
+def released_today(health: Health, event: AnyEvent) -> int:
+    """How often the node was given back by itself within the last 24 h."""
+    spans = (seconds_between(at, event.at) for at in health.released)
+    return sum(span is not None and span < DAY for span in spans)
 
 
 def _release(drain: Drain, event: AnyEvent) -> tuple[Drain, list[Owed]]:
     """The drain is to be lifted, and what was still owed for it is owed no longer."""
     gone = _cancel(drain, event)
     writes = drain.writes + 1 if drain.state == "refused" else drain.writes
-    releasing, owed = _owe(msgspec.structs.replace(drain, state="releasing", writes=writes), "release", event)
+    again = msgspec.structs.replace(drain, state="releasing", writes=writes, kept="")
+    releasing, owed = _owe(again, "release", event)
     return releasing, [*gone, *owed]
 
 
@@ -181,8 +212,9 @@ def _retell(
         return drain, []
     text = _reason(drain.token, subject, standing)
     told = msgspec.structs.replace(
-        drain, subject=subject.id, code=standing.finding.code, reason=text, because=standing.because, told=event.at
-    )
+        drain, subject=subject.id, code=standing.finding.code, reason=text, because=standing.because, told=event.at,
+        severe=drain.severe or standing.finding.severity == "critical",
+    )  # fmt: skip
     if text == drain.reason:
         return told, []
     gone = _cancel(drain, event)
@@ -211,7 +243,7 @@ def after_outcome(drain: Drain | None, outcome: ActionOutcome, verb: str, token:
 def _answered(drain: Drain, outcome: ActionOutcome, verb: str) -> Drain | None:
     # A drain that meets somebody else's is kept and sent again (runtime/loop); anything else but "later" ends it.
     waits = outcome.result == "deferred" or (outcome.result == "foreign" and verb == "drain")
-    over = outcome.key == drain.pending and not waits and outcome.result != "refused"
+    over = outcome.key == drain.pending and not waits and outcome.result not in ("refused", "held")
     told = msgspec.structs.replace(
         drain, message=outcome.message, node_state=outcome.node_state or drain.node_state,
         pending="" if over else drain.pending,
@@ -231,6 +263,8 @@ def _answered(drain: Drain, outcome: ActionOutcome, verb: str) -> Drain | None:
             return msgspec.structs.replace(stands, told=drain.told or outcome.at)
         case "drain", "foreign":
             return msgspec.structs.replace(told, state="foreign")
+        case "drain", "held":
+            return msgspec.structs.replace(told, state="held")
         case "adopt", "foreign" | "refused":
             # There was nothing to take over; what gpuguard itself wants is owed under a token of its own.
             return None
@@ -249,24 +283,44 @@ def _answered(drain: Drain, outcome: ActionOutcome, verb: str) -> Drain | None:
 
 
 class Obeyed(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person's wish led to: the drain, what is owed, a sentence for the person, and whether the person gave the
-    node back as it is.
+    """What a person's wish led to: the drain, what is owed, a sentence for the person, whether the person gave the
+    node back as it is, and whether somebody keeps gpuguard's hands off it.
     """
 
     drain: Drain | None
     answer: str
     owed: tuple[Owed, ...] = ()
     accepted: bool = False
+    pause: Pause | None = None
 
 
 def obey(health: Health, asked: OperatorAsked, settings: Settings) -> Obeyed:
     """What follows from a person's wish."""
     match asked.wish:
+        case "pause" | "unpause":
+            return _paused(health, asked)
         case "drain":
-            return _persons_drain(health, asked, settings)
+            obeyed = _persons_drain(health, asked, settings)
         case "adopt" if asked.token is not None:
-            return _adopted(health, asked, asked.token, settings)
-    return _persons_release(health, asked, settings)
+            obeyed = _adopted(health, asked, asked.token, settings)
+        case "release" | "adopt":
+            obeyed = _persons_release(health, asked, settings)
+        case unknown:
+            assert_never(unknown)
+    return msgspec.structs.replace(obeyed, pause=health.pause)
+
+
+def _paused(health: Health, asked: OperatorAsked) -> Obeyed:
+    if asked.wish == "unpause":
+        was = health.pause
+        answer = f"the pause of {was.by} is over" if was else "there was no pause"
+        return Obeyed(drain=health.drain, answer=answer)
+    pause = Pause(by=asked.by, reason=asked.reason, since=asked.at, seconds=asked.seconds or DAY)
+    drain, gone = _hands_off(health.drain, asked)
+    answer = f"gpuguard keeps its hands off this node for {pause.seconds / 3600:.1f} h"
+    if drain is not None and drain.state in ("standing", "releasing"):
+        answer += f"; the drain {drain.token} stays as it is until then"
+    return Obeyed(drain=drain, owed=tuple(gone), answer=answer, pause=pause)
 
 
 def _persons_drain(health: Health, asked: OperatorAsked, settings: Settings) -> Obeyed:
@@ -282,6 +336,10 @@ def _persons_drain(health: Health, asked: OperatorAsked, settings: Settings) -> 
         if drain.by == "gpuguard":
             answer += "; from now on only a person gives it back"
         return Obeyed(drain=kept, answer=answer)
+    if drain is not None and drain.state == "held":
+        owed_now, owed = _owe_again(health, msgspec.structs.replace(drain, by=asked.by), asked)
+        answer = f"the drain {drain.token}, which the fleet's budget held, is owed as {asked.by}'s"
+        return Obeyed(drain=owed_now, owed=tuple(owed), answer=answer)
     if drain is not None and (drain.state == "releasing" or (drain.state == "refused" and drain.written is not None)):
         # Ours still stands on the node: it is kept, under its own token.
         kept, owed = _owe_again(health, msgspec.structs.replace(drain, by=asked.by), asked)
@@ -353,13 +411,16 @@ def _token(event: AnyEvent, subject: SubjectId, used: Tokens) -> TokenId:
 
 def _owe(drain: Drain, verb: DrainVerb, event: AnyEvent) -> tuple[Drain, list[Owed]]:
     key = f"{verb}:{drain.token}:{drain.writes}" + (DRY if drain.dry_run else "")
-    action = Action(key=key, verb=verb, token=drain.token, subject=drain.subject, reason=drain.reason, at=event.at)
+    action = Action(
+        key=key, verb=verb, token=drain.token, subject=drain.subject, reason=drain.reason, at=event.at, by=drain.by,
+        code=drain.code, severe=drain.severe,
+    )  # fmt: skip
     return msgspec.structs.replace(drain, pending=key), [Owed(action=action)]
 
 
 def _cancel(drain: Drain, event: AnyEvent) -> list[Owed]:
     """What is still owed for the drain is owed no longer."""
-    if not drain.pending or drain.state == "refused":
+    if not drain.pending or drain.state in ("refused", "held"):
         return []
     verb: DrainVerb = msgspec.convert(drain.pending.partition(":")[0], DrainVerb)
     action = Action(

@@ -66,6 +66,7 @@ def named(verb: ErrandVerb, about: str) -> str:
 def owe(
     errand: Errand, event: AnyEvent, used: Iterable[TokenId], words: tuple[str, str, str], *, dry: bool,
     restarts: int | None = None, pid: int | None = None, started: float | None = None,
+    drain: TokenId | None = None, severe: bool = True,
 ) -> tuple[Errand, Owed]:  # fmt: skip
     """It is owed once more, as an action of its own. `words` are those of the reason."""
     number = errand.number + 1
@@ -73,7 +74,7 @@ def owe(
     action = Action(
         key=f"{errand.verb}:{token}:{number}" + (DRY if dry else ""), verb=errand.verb, token=token,
         subject=errand.subject, reason=make_reason(token, *words), at=event.at, restarts=restarts, pid=pid,
-        started=started,
+        started=started, drain=drain, severe=severe, code=words[2],
     )  # fmt: skip
     after = msgspec.structs.replace(
         errand, owed=(*errand.owed, event.at), number=number, pending=action, dry=dry, against=restarts, came=None,
@@ -95,9 +96,9 @@ def answered(errands: Errands, event: ActionOutcome) -> Errands:
     return errands
 
 
-def whose(errands: Errands, key: str) -> SubjectId | None:
-    """Whom an action is about; None when it is pending no more."""
-    return next((e.subject for e in errands.values() if e.pending is not None and e.pending.key == key), None)
+def of_key(errands: Errands, key: str) -> Errand | None:
+    """The errand that an action is pending for; None when none is any more."""
+    return next((e for e in errands.values() if e.pending is not None and e.pending.key == key), None)
 
 
 def recent(errand: Errand, now: Instant, within: float) -> tuple[Instant, ...]:

@@ -8,6 +8,7 @@ A board that took the place of an unfit one starts on probation.
 
 import msgspec
 
+from gpuguard.health.machine import begin_anew, unproven
 from gpuguard.health.state import Health
 from gpuguard.model.events import GpuProbed, LogLine, Sweep
 from gpuguard.model.health import Standing, SubjectHealth
@@ -48,7 +49,7 @@ def probed(health: Health, event: GpuProbed) -> Health:
         seen = msgspec.structs.replace(health.subject(name), seen=event.at.boot)
         if seen.state == "returning":
             # Whatever was quiet before this moment, it was not this GPU at work.
-            seen = msgspec.structs.replace(seen, probation_from=health.now)
+            seen = begin_anew(seen, health.now)
         health = msgspec.structs.replace(health, subjects={**health.subjects, name: seen})
     if event.serial is not None and health.subject(name).serial != event.serial:
         subject = msgspec.structs.replace(health.subject(name), serial=event.serial)
@@ -100,7 +101,7 @@ def _place(health: Health, name: SubjectId, uuid: GpuUuid) -> Health:
         moved = SubjectHealth(id=name, since=health.now, pci=pci_of(name), uuid=uuid)
     if here.state in ("unfit", "returning") and moved.state != "unfit":
         # Also where a good board took its place: the bad one may turn up elsewhere in this node any moment.
-        moved = msgspec.structs.replace(moved, state="returning", probation_from=health.now)
+        moved = msgspec.structs.replace(unproven(moved, health.now), state="returning")
     if here.uuid is not None:
         retired[here.uuid] = here
         _forget_oldest(retired, but=here.uuid)

@@ -2,7 +2,10 @@
 
 Theory. A subject (a GPU, an NVSwitch, the node) holds findings; its state follows from what stands and from what it
 was before, by TABLE. Nothing turns healthy without evidence: an unfit subject whose faults are cleared goes to
-`returning` and stays there until its probation has passed with the kernel log watched and nothing new.
+`returning`. There it has to be looked at several times over some minutes with the kernel log watched, every answer
+given and nothing new, and to pass a test where the site has them: then it is `tested` and may be used again. It stays
+`returning` on probation for days, as what failed once fails again soon or not at all: in that time a mild fault of the
+hardware, which else is only watched, makes it unfit.
 Who clears a finding: time without a repeat (`quiet`), a remedy that was seen (`reset`, `reboot`, `replace`), or a
 person (`ack`); each finding lists which of these end it, and a latched one never ends by time.
 A remedy counts as tried for a fault only when it was applied while that fault stood: when the fault comes back, the
@@ -11,6 +14,7 @@ A newer lesser fault never replaces a held worse one, as the state is always tha
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -63,6 +67,25 @@ WITNESS_WITHIN = 3600.0
 # The driver's own word is always its newest; what it says is never raised by what it said of another fault. What it
 # tells when asked now comes before what it once printed.
 DRIVERS_WORDS = ("recovery_action", "xid154")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What a subject that was unfit has to show. Units: seconds
+
+    `clean_passes` looks that find nothing, over `clean_for` at least, and with `tests` a passed test: then it may be
+    used again. After `probation` more it counts as healthy.
+    """
+
+    clean_for: float = 600.0
+    clean_passes: int = 3
+    probation: float = 7 * 86400.0
+    tests: bool = False
+
+    @property
+    def pass_every(self) -> float:
+        """Between two looks that count."""
+        return self.clean_for / self.clean_passes
 
 
 def remedy_rank(remedy: Remedy) -> int:
@@ -150,12 +173,17 @@ def confirm(subject: SubjectHealth) -> SubjectHealth:
 
     A fresh self-evident one needs none but itself. Any other needs a second source, for the same code or for another
     critical one of about the same time on this subject. Old news needs a witness that is no log: a log tells only
-    what was once printed.
+    what was once printed. On probation a mild fault of the hardware is confirmed as it is.
     """
     critical = [s for s in subject.standing if s.finding.severity == "critical" and not s.finding.consequence]
 
     def settled(standing: Standing) -> Standing:
-        if standing not in critical or standing.confirmed:
+        if standing.confirmed:
+            return standing
+        if _is_repeat(subject, standing):
+            remedy: Remedy = max(standing.remedy, "test", key=remedy_rank)
+            return msgspec.structs.replace(standing, confirmed=True, remedy=remedy)
+        if standing not in critical:
             return standing
         witnesses = {source for s in critical if _speak_of_one(standing, s) for source in s.sources}
         enough = len(witnesses) > 1
@@ -166,6 +194,31 @@ def confirm(subject: SubjectHealth) -> SubjectHealth:
         return msgspec.structs.replace(standing, confirmed=confirmed) if confirmed else standing
 
     return msgspec.structs.replace(subject, standing=tuple(settled(s) for s in subject.standing))
+
+
+def _is_repeat(subject: SubjectHealth, standing: Standing) -> bool:
+    """Whether it is a mild fault of hardware that came while the subject was on probation."""
+    finding = standing.finding
+    if subject.tested is None or finding.severity != "degraded" or finding.blame != "hardware":
+        return False
+    if finding.silent or finding.consequence or standing.secondary_to is not None:
+        return False
+    later = seconds_between(subject.tested, standing.last)
+    return standing.fresh and standing.sources != (HEARSAY,) and later is not None and later > 0
+
+
+def doubt(subject: SubjectHealth, now: Instant, fresh_for: float) -> SubjectHealth:
+    """After a pause, what was confirmed before it and not seen since is old news: it needs a new witness that is no
+    log. What is measured is as new as its last measurement."""
+
+    def doubted(standing: Standing) -> Standing:
+        age = seconds_between(standing.last, now)
+        if not standing.confirmed or standing.finding.level or (age is not None and age <= fresh_for):
+            return standing
+        sources = tuple(s for s in standing.sources if s in LOG_SOURCES) or standing.sources[:1]
+        return msgspec.structs.replace(standing, confirmed=False, fresh=False, sources=sources)
+
+    return msgspec.structs.replace(subject, standing=tuple(doubted(s) for s in subject.standing))
 
 
 def _speak_of_one(one: Standing, other: Standing) -> bool:
@@ -243,6 +296,13 @@ def prove(subject: SubjectHealth, proof: Clear, at: Instant) -> SubjectHealth:
     )
 
 
+def tried(subject: SubjectHealth, remedies: Iterable[Applied]) -> SubjectHealth:
+    """The subject with remedies that were tried and did not help: the next ones are due."""
+    subject = msgspec.structs.replace(subject, applied=(*subject.applied, *remedies)[-APPLIED_KEPT:])
+    raised = (msgspec.structs.replace(s, remedy=due_remedy(subject, s.finding)) for s in subject.standing)
+    return msgspec.structs.replace(subject, standing=tuple(raised))
+
+
 def expire(subject: SubjectHealth, now: Instant) -> SubjectHealth:
     """Findings that end by quiet and were quiet for long enough are gone."""
 
@@ -270,14 +330,14 @@ def deciding(subject: SubjectHealth) -> list[Standing]:
     return sorted(own, key=lambda s: -remedy_rank(s.remedy))
 
 
-def situation(subject: SubjectHealth, now: Instant, *, probation: float, watching: bool) -> Situation:
+def situation(subject: SubjectHealth, now: Instant, *, proof: Proof, watching: bool) -> Situation:
     """What stands on the subject, in the word that TABLE knows."""
     if deciding(subject):
         return "critical"
     faults = _faults(subject)
-    if subject.state == "returning" and subject.probation_from and watching and not _doubtful(subject, now):
-        elapsed = seconds_between(subject.probation_from, now)
-        if elapsed is not None and elapsed >= probation and not _newer(faults, subject.probation_from):
+    if subject.state == "returning" and subject.tested is not None and watching and not _doubtful(subject, now):
+        elapsed = seconds_between(subject.tested, now)
+        if elapsed is not None and elapsed >= proof.probation:
             return "passed_fault" if faults else "passed"
     if faults:
         return "fault"
@@ -303,22 +363,59 @@ def _newer(faults: Iterable[Standing], than: Instant) -> bool:
     return any((seconds_between(than, fault.last) or 0.0) > 0 for fault in faults)
 
 
-def move(subject: SubjectHealth, now: Instant, *, probation: float, watching: bool) -> SubjectHealth:
-    """The subject in the state that follows from what stands; probation starts, or starts again, where it must."""
+def move(subject: SubjectHealth, now: Instant, *, proof: Proof, watching: bool) -> SubjectHealth:
+    """The subject in the state that follows from what stands, and what it has shown by now of being well."""
     subject = confirm(subject)
-    word = situation(subject, now, probation=probation, watching=watching)
+    word = situation(subject, now, proof=proof, watching=watching)
     state = TABLE[word][subject.state]
     since = subject.since if state == subject.state else now
-    start = subject.probation_from
-    if state != "returning":
-        start = None
-    elif start is None or _newer(_faults(subject), start):
-        start = now
     facts = deciding(subject)
-    return msgspec.structs.replace(
-        subject, state=state, since=since, remedy=_remedy(subject), probation_from=start,
+    subject = msgspec.structs.replace(
+        subject, state=state, since=since, remedy=_remedy(subject),
         last_fault=facts[0].finding.code if facts else subject.last_fault,
     )  # fmt: skip
+    if state != "returning":
+        return unproven(subject, None) if subject.probation_from is not None else subject
+    start = subject.probation_from
+    if start is None or (subject.tested is None and _newer(_faults(subject), start)):
+        return unproven(subject, now)
+    return _shown(subject, now, start, proof) if watching else subject
+
+
+def unproven(subject: SubjectHealth, start: Instant | None) -> SubjectHealth:
+    """Whatever it has shown counts no more; `start` is since when it is to show that it is well, None for no need."""
+    return msgspec.structs.replace(subject, probation_from=start, passes=0, passed=None, proven=None, tested=None)
+
+
+def begin_anew(subject: SubjectHealth, now: Instant) -> SubjectHealth:
+    """Nobody saw it until now: if it had not yet shown that it is well, it begins anew."""
+    return subject if subject.state != "returning" or subject.tested is not None else unproven(subject, now)
+
+
+def _shown(subject: SubjectHealth, now: Instant, start: Instant, proof: Proof) -> SubjectHealth:
+    """One more look that found nothing, if one is due; and it is tested once it has shown all that it must."""
+    blind = any(s.finding.silent for s in subject.standing)
+    if subject.tested is not None or blind or _doubtful(subject, now):
+        return subject
+    rested = seconds_between(subject.passed or start, now)
+    if rested is not None and rested >= proof.pass_every and subject.passes < proof.clean_passes:
+        subject = msgspec.structs.replace(subject, passes=subject.passes + 1, passed=now)
+    elapsed = seconds_between(start, now)
+    enough = elapsed is not None and elapsed >= proof.clean_for and subject.passes >= proof.clean_passes
+    if not enough or (proof.tests and subject.proven is None):
+        return subject
+    return msgspec.structs.replace(subject, tested=now)
+
+
+def dues(subject: SubjectHealth, proof: Proof) -> list[Instant]:
+    """When time alone would next change something: what ends by quiet, a look that counts, the end of probation."""
+    due = next_expiry(subject)
+    if subject.tested is not None:
+        due.append(msgspec.structs.replace(subject.tested, mono=subject.tested.mono + proof.probation))
+    elif subject.probation_from is not None:
+        last = subject.passed or subject.probation_from
+        due.append(msgspec.structs.replace(last, mono=last.mono + proof.pass_every))
+    return due
 
 
 def _remedy(subject: SubjectHealth) -> Remedy:

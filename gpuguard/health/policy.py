@@ -10,7 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from gpuguard.health.machine import remedy_rank
+from gpuguard.health import past
+from gpuguard.health.machine import Proof, remedy_rank
 from gpuguard.model.events import AnyEvent, LogLine
 from gpuguard.model.findings import Finding, Remedy
 from gpuguard.model.health import DecidedAction, PolicyName, Standing, SubjectHealth
@@ -27,11 +28,23 @@ class Settings:
     mode: Literal["observe", "drain"] = "observe"  # drain: what is decided is done, by the target of [actuator]
     # A line read more than this after it was printed is old news: it needs a witness that is no log.
     fresh_for: Seconds = Seconds(3600.0)
-    # How long a subject that was unfit must be clean before it counts as healthy.
-    probation: Seconds = Seconds(600.0)
+    clean_passes: int = 3  # so many looks that find nothing before what was unfit may be used again
+    clean_for: Seconds = Seconds(600.0)  # over so long at least
+    # From then on it is on probation for so long: a mild fault of its hardware takes it out again, after the job.
+    probation: Seconds = Seconds(7 * 86400.0)
     # Reasons are read by people and by scripts that compare them: do not rewrite them more often.
     reason_every: Seconds = Seconds(600.0)
-    release: bool = True  # give the node back by itself once every subject passed its probation
+    release: bool = True  # give the node back by itself once every subject may be used again
+    fault_half_life: Seconds = Seconds(10 * 86400.0)  # a remembered fault of a board counts half after so long
+    releases_a_day: int = 2  # so often within 24 h; after that a person gives the node back
+    # The rungs of the way back, each only while gpuguard's own drain stands; while mode is observe, only said.
+    test_gpus: bool = False  # have GPUs tested after a remedy and where only one witness speaks of a fault
+    reset_gpus: bool = False  # reset a GPU for which a reset is due, once nobody uses it
+    reboot_node: bool = False  # ask the scheduler for a reboot where one is due
+    evict_pods: bool = False  # after a severe fault, ask the pods of the node to leave; Kubernetes alone knows pods
+    test_tries: int = 3  # in a day of one GPU, before a person has to look
+    reset_tries: int = 2  # likewise
+    reboot_tries: int = 2  # likewise, of the node
     # Start a job of Slurm's anew that hangs; while mode is observe, only say that it would be.
     restart_hung: bool = False
     restart_after: Seconds = Seconds(300.0)  # how long the verdict must have stood
@@ -44,12 +57,37 @@ class Settings:
     reclaim_after: Seconds = Seconds(600.0)  # how long they must have been seen
 
     def __post_init__(self) -> None:
-        for name in ("fresh_for", "probation", "reason_every", "restart_after", "restart_every", "reclaim_after"):
+        for name in (
+            "fresh_for",
+            "clean_for",
+            "probation",
+            "reason_every",
+            "restart_after",
+            "restart_every",
+            "reclaim_after",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must not be negative")
         for name in ("restart_tries", "restart_most"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; restart_hung = false turns restarts off")
+        for name in ("clean_passes", "releases_a_day", "test_tries", "reset_tries", "reboot_tries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")
+        if self.fault_half_life < 60.0:
+            raise ValueError("fault_half_life: must be at least 60 seconds")
+
+    @property
+    def proof(self) -> Proof:
+        """What a subject that was unfit has to show before it is used again."""
+        return Proof(
+            clean_for=self.clean_for, clean_passes=self.clean_passes, probation=self.probation, tests=self.test_gpus
+        )
+
+    @property
+    def past(self) -> past.Settings:
+        """How faults are remembered."""
+        return past.Settings(half_life=self.fault_half_life)
 
     @property
     def dry_run(self) -> bool:
@@ -99,7 +137,7 @@ def decided_action(
         return "drain"
     if after.state == "unfit" and remedy_rank(after.remedy) > remedy_rank(before.remedy):
         return REMEDY_ACTIONS[after.remedy]
-    if before.state == "returning" and after.state in ("healthy", "watched"):
+    if before.tested is None and after.tested is not None:
         return "release"
     if standing is None or (after.state == "unfit" and standing.confirmed):
         # It is out of service already.

@@ -32,7 +32,7 @@ Orphan = tuple[SubjectHealth, int, float]
 
 def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
     """What is owed for leftover processes as things stand now."""
-    on = settings.reclaim_orphans
+    on = settings.reclaim_orphans and health.pause is None
     orphans, unsure = _orphans(health, event.at) if on else ({}, frozenset())
 
     def wanted(errand: Errand) -> Wanted:

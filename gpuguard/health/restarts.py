@@ -26,7 +26,7 @@ DAY = 86400.0
 
 def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
     """What is owed for hung jobs as things stand now."""
-    hung = _hung(health) if settings.restart_hung else {}
+    hung = _hung(health) if settings.restart_hung and health.pause is None else {}
 
     def wanted(errand: Errand) -> Wanted:
         if errand.subject in hung:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from gpuguard.health.machine import LOG_SOURCES
+from gpuguard.health.past import Past, of
 from gpuguard.health.policy import component
 from gpuguard.health.state import Health
 from gpuguard.model.health import (
@@ -21,6 +22,7 @@ from gpuguard.model.health import (
     SubjectHealth,
     SubjectView,
 )
+from gpuguard.model.ids import NODE
 from gpuguard.model.instants import Instant
 from gpuguard.model.readings import Quantity
 
@@ -32,7 +34,7 @@ LINE_LIMIT = 120
 
 def take(health: Health, shell: ShellFacts, now: Instant, quantities: Iterable[Quantity] = ()) -> Snapshot:
     """The snapshot of this moment; `quantities` are those that its readings may hold."""
-    subjects = tuple(_subject(health.subjects[name]) for name in sorted(health.subjects))
+    subjects = tuple(_subject(health.subjects[name], health.past) for name in sorted(health.subjects))
     levels = [LEVELS[subject.state] for subject in subjects]
     if not any(source.level != "blind" for source in shell.sources if source.name in LOG_SOURCES):
         levels.append(3)
@@ -40,7 +42,8 @@ def take(health: Health, shell: ShellFacts, now: Instant, quantities: Iterable[Q
     return Snapshot(
         at=now, boot=health.boot, level=level, confirmed=level == 2,
         line=_line(health, level, shell.sources)[:LINE_LIMIT], subjects=subjects, drain=health.drain, shell=shell,
-        readings=health.readings, quantities=tuple(quantities),
+        pause=health.pause,
+        readings=health.readings, quantities=tuple(quantities), past=of(health.past, health.subject(NODE)),
     )  # fmt: skip
 
 
@@ -49,10 +52,11 @@ def without_readings(snapshot: Snapshot) -> Snapshot:
     return msgspec.structs.replace(snapshot, readings={}, quantities=())
 
 
-def _subject(subject: SubjectHealth) -> SubjectView:
+def _subject(subject: SubjectHealth, past: Past) -> SubjectView:
     return SubjectView(
         id=subject.id, state=subject.state, remedy=subject.remedy, uuid=subject.uuid, serial=subject.serial,
         findings=tuple(_finding(standing) for standing in subject.standing), index=subject.index,
+        past=of(past, subject) if subject.id != NODE else None,
     )  # fmt: skip
 
 
@@ -64,6 +68,13 @@ def _finding(standing: Standing) -> FindingView:
         first_utc=standing.first.utc, last_utc=standing.last.utc, sources=standing.sources,
         secondary_to=standing.secondary_to, latched=finding.latched, because=standing.because,
     )  # fmt: skip
+
+
+def _proving(subject: SubjectHealth) -> str:
+    if subject.tested is not None:
+        return "on probation"
+    looks = f"{subject.passes} clean look{'' if subject.passes == 1 else 's'}"
+    return f"not yet given back, {looks} so far" if subject.state == "returning" else ""
 
 
 def _line(health: Health, level: int, sources: tuple[SourceView, ...]) -> str:
@@ -83,5 +94,5 @@ def _line(health: Health, level: int, sources: tuple[SourceView, ...]) -> str:
     for subject in sorted(concerned, key=lambda s: s.id):
         codes = [s.finding.code for s in subject.standing if s.finding.severity != "info" and s.secondary_to is None]
         remedy = f", needs {subject.remedy}" if subject.remedy != "none" else ""
-        parts.append(f"{component(subject)} {subject.state} ({', '.join(codes) or 'on probation'}{remedy})")
+        parts.append(f"{component(subject)} {subject.state} ({', '.join(codes) or _proving(subject)}{remedy})")
     return "; ".join(parts)

@@ -1,12 +1,14 @@
 """Everything the core remembers, and the names under which it is kept on disk."""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from gpuguard.health.errands import Errand, Errands
-from gpuguard.model.health import Drain, Incident, SourceHealth, SubjectHealth
+from gpuguard.health.past import Past
+from gpuguard.model.health import Drain, Incident, Pause, SourceHealth, SubjectHealth
 from gpuguard.model.ids import BootId, GpuUuid, IncidentId, SubjectId, TokenId, pci_of
 from gpuguard.model.instants import Instant
 from gpuguard.model.readings import Readings
@@ -33,7 +35,9 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The core's whole memory. `now` is the newest moment it was told of; `identified` the GPU named last, and when;
     `readings` what was measured last, which no restart needs; `folds` what each deriver remembers, by its name;
-    `errands` what is owed, or was, for jobs and processes; `began` when this run of the agent did."""
+    `errands` what is owed, or was, for jobs, processes and the way back; `began` when this run of the agent did;
+    `pause` that a person keeps gpuguard's hands off; `released` when the node was given back by itself, oldest first.
+    """
 
     now: Instant
     subjects: dict[SubjectId, SubjectHealth] = {}
@@ -48,6 +52,9 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     readings: Readings = {}
     errands: Errands = {}
     began: Instant | None = None
+    pause: Pause | None = None
+    released: tuple[Instant, ...] = ()
+    past: Past = Past()
 
     @property
     def boot(self) -> BootId:
@@ -57,6 +64,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
         """The record of a subject; a new one when nothing was known of it."""
         known = self.subjects.get(name)
         return known or SubjectHealth(id=name, since=self.now, pci=pci_of(name))
+
+
+class _Released(msgspec.Struct, frozen=True, kw_only=True):
+    at: tuple[Instant, ...]
 
 
 class _Meta(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +89,19 @@ def kept(health: Health) -> dict[str, msgspec.Struct]:
         parts["drain"] = health.drain
     if health.tokens.used:
         parts["tokens"] = health.tokens
+    if health.pause is not None:
+        parts["pause"] = health.pause
+    if health.released:
+        parts["released"] = _released(health.released)
+    if health.past != Past():
+        parts["past"] = health.past
     return parts
+
+
+@lru_cache(maxsize=4)
+def _released(at: tuple[Instant, ...]) -> _Released:
+    """The same object for the same instants, by which `difference` knows that nothing changed."""
+    return _Released(at=at)
 
 
 def difference(before: Health, after: Health) -> tuple[dict[str, bytes], tuple[str, ...]]:
@@ -127,4 +150,7 @@ def restore(state: Mapping[str, bytes], detectors: Iterable[AnyDetector], now: I
         folds=folds, errands=errands, identified=meta.identified,
         drain=msgspec.msgpack.decode(state["drain"], type=Drain) if "drain" in state else None,
         tokens=msgspec.msgpack.decode(state["tokens"], type=Tokens) if "tokens" in state else Tokens(),
+        pause=msgspec.msgpack.decode(state["pause"], type=Pause) if "pause" in state else None,
+        released=msgspec.msgpack.decode(state["released"], type=_Released).at if "released" in state else (),
+        past=msgspec.msgpack.decode(state["past"], type=Past) if "past" in state else Past(),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpuguard.health.machine import deciding
 from gpuguard.health.policy import Settings, decided_action
 from gpuguard.model.events import Acknowledged, ActionOutcome, AnyEvent, Booted, OperatorAsked, SourceChanged
-from gpuguard.model.health import Owed, Standing, SubjectHealth, Transition
+from gpuguard.model.health import Drain, Owed, Pause, Standing, SubjectHealth, Transition
 from gpuguard.model.ids import NODE, SubjectId
 from gpuguard.model.story import StoryEntry
 
@@ -24,20 +24,29 @@ def transition(
         before=before.state,
         state=after.state,
         remedy=after.remedy,
-        reason=_reason(before, after, cause, settings),
+        reason=_taken(before, after, event) or _reason(before, after, cause, settings),
         incident=cause.incident if cause else None,
         because=cause.because if cause else (event.id,),
     )
 
 
+def _taken(before: SubjectHealth, after: SubjectHealth, event: AnyEvent) -> str:
+    """The words for what a person took as it is, before it had shown that it is well; empty for all else."""
+    taken = isinstance(event, OperatorAsked) and before.state == "returning" and after.state in ("healthy", "watched")
+    return f"{event.by} took it as it is" if taken and isinstance(event, OperatorAsked) else ""
+
+
 def _reason(before: SubjectHealth, after: SubjectHealth, cause: Standing | None, settings: Settings) -> str:
+    if before.tested is None and after.tested is not None:
+        shown = f"{settings.clean_passes} looks in {settings.clean_for:.0f} s found nothing after its remedy"
+        return f"{shown}; on probation for {_lasting(settings.probation)}"
     if before.state == "returning" and after.state in ("healthy", "watched"):
-        return f"clean for {settings.probation:.0f} s after its remedy"
+        return f"nothing came back in {_lasting(settings.probation)} of probation"
     if before.state == "unfit" and after.state == "returning":
         echo = next((s for s in after.standing if cause and s.finding.code == cause.finding.code), None)
         if echo is not None and echo.secondary_to:
-            return f"a consequence of {echo.secondary_to} on another GPU; on probation for {settings.probation:.0f} s"
-        return f"what made it unfit is cleared; on probation for {settings.probation:.0f} s"
+            return f"a consequence of {echo.secondary_to} on another GPU; {_proving(settings)}"
+        return f"what made it unfit is cleared; {_proving(settings)}"
     if cause is None or cause not in after.standing:
         return "nothing stands against it any more" if after.state == "healthy" else "what stood is cleared"
     words = [cause.finding.reason]
@@ -62,6 +71,15 @@ def _reason(before: SubjectHealth, after: SubjectHealth, cause: Standing | None,
     if after.remedy != "none" and cause in deciding(after):
         words.append(f"remedy: {after.remedy}")
     return "; ".join(words)
+
+
+def _lasting(seconds: float) -> str:
+    return f"{seconds / 86400:g} d" if seconds >= 86400 else f"{seconds:.0f} s"
+
+
+def _proving(settings: Settings) -> str:
+    test = " and a test passed" if settings.test_gpus else ""
+    return f"given back once {settings.clean_passes} looks over {settings.clean_for:.0f} s found nothing{test}"
 
 
 def _witnesses(subject: SubjectHealth) -> list[str]:
@@ -91,6 +109,14 @@ def owed(o: Owed, event: AnyEvent) -> StoryEntry:
     )  # fmt: skip
 
 
+def kept(drain: Drain, event: AnyEvent) -> StoryEntry:
+    """The drain is not given back by itself."""
+    return StoryEntry(
+        at=event.at, kind="drain", subject=drain.subject, text=f"kept: {drain.kept}", event_id=event.id,
+        cause=drain.token, detail={"key": drain.pending, "cancelled": False},
+    )  # fmt: skip
+
+
 def outcome(event: ActionOutcome, subject: SubjectId | None) -> StoryEntry:
     """What a target answered, and whom it is about; the node where that is not known any more."""
     verb, token = event.key.split(":")[:2]
@@ -98,6 +124,15 @@ def outcome(event: ActionOutcome, subject: SubjectId | None) -> StoryEntry:
         at=event.at, kind="outcome", subject=subject or NODE, event_id=event.id, cause=token,
         text=f"{verb} {token}: {event.result}; {event.message}",
         detail={"key": event.key, "result": event.result, "node_state": event.node_state},
+    )  # fmt: skip
+
+
+def pause_ended(pause: Pause, event: AnyEvent) -> StoryEntry:
+    """A person's pause ran out."""
+    return StoryEntry(
+        at=event.at, kind="operator", subject=NODE, event_id=event.id,
+        text=f"the pause that {pause.by} asked for is over ({pause.reason})",
+        detail={"wish": "unpause", "by": pause.by},
     )  # fmt: skip
 
 

@@ -43,6 +43,14 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("gpuguard_mailbox_depth", "Events waiting to be decided.", value=shell.mailbox_depth)
     yield CounterMetricFamily("gpuguard_agent_cpu_seconds", "CPU time of the agent.", value=shell.cpu_seconds)
     yield GaugeMetricFamily("gpuguard_agent_resident_bytes", "Memory of the agent.", value=shell.resident_bytes)
+    if shell.notices:
+        told = CounterMetricFamily(
+            "gpuguard_notices", "What people were to be told, by form and what became of it.", labels=("form", "fate")
+        )
+        for key, count in sorted(shell.notices.items()):
+            form, _, fate = key.partition(" ")
+            told.add_metric((form, fate), count)
+        yield told
     if shell.actuator_ok is not None:
         yield GaugeMetricFamily(
             "gpuguard_actuator_ok", "1 when the target of actions answered last time.", value=float(shell.actuator_ok)

@@ -42,4 +42,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     how = snapshot.drain.state if snapshot.drain and not snapshot.drain.dry_run else None
     drain.add_metric(("gpuguard",), float(how in ("standing", "releasing")))
     drain.add_metric(("foreign",), float(how == "foreign"))
-    yield from (health, findings, identity, drain)
+    held = GaugeMetricFamily(
+        "gpuguard_drain_held", "1 while the fleet's budget or a common cause holds back this node's drain."
+    )
+    held.add_metric((), float(how == "held"))
+    yield from (health, findings, identity, drain, held)

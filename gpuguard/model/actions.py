@@ -15,6 +15,8 @@ JobVerb = Literal["requeue", "reclaim"]
 RemedyVerb = Literal["evict", "test", "reset", "reboot"]
 ErrandVerb = JobVerb | RemedyVerb
 Verb = DrainVerb | JobVerb | RemedyVerb
+# The word by which the hand of a reset asks that gpuguard's own look at the driver let go of the GPUs for a while.
+LET_GO = "let_go"
 Result = Literal["done", "foreign", "deferred", "refused", "held", "failed"]
 
 
@@ -27,7 +29,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     A `requeue` is of the job in `subject` as long as its keeper started it anew no more than `restarts` times. A
     `reclaim` is of the process `pid` that was started `started` seconds after boot, which holds memory of the GPU in
     `subject`. A `test` and a `reset` are of the GPU in `subject`, or of all GPUs where that is `node`; an `evict` and a
-    `reboot` are of the node. These four are performed only while the node's drain `drain` is gpuguard's and stands.
+    `reboot` are of the node. These four are performed only while the node's drain `drain` is gpuguard's and stands; a
+    `test` without one is a second look, which asks the driver and does nothing else.
     None names a program, a file or another node.
     `by` is who wants it: gpuguard, whose drains the fleet's budget counts and limits, or a person, whose drains it only
     counts. `code` is the finding it rests on, by which a common cause is known; `severe` whether what runs there
@@ -56,7 +59,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     node; nothing was written), deferred (try again after `retry_after` seconds), refused (will not work without a
     person), held (the fleet's budget or a common cause forbids it: nothing stands, a person is to decide), failed (a
     test found a fault; a reset was done and did not come through).
-    `node_state` is the state word as the target printed it, before anything was written.
+    `node_state` is the state word as the target printed it, before anything was written; for a reset that waits for
+    gpuguard's own look at the driver, or is under way, it is LET_GO.
     """
 
     result: Result

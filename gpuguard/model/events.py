@@ -165,12 +165,14 @@ class Acknowledged(Event, frozen=True, kw_only=True, tag="acknowledged"):
 
 
 class OperatorAsked(Event, frozen=True, kw_only=True, tag="operator_asked"):
-    """A person asks for a drain or a release through gpuguard."""
+    """A person asks for a drain or a release through gpuguard, or that it keeps its hands off this node for `seconds`,
+    or no longer."""
 
-    wish: Literal["drain", "release", "adopt"]
+    wish: Literal["drain", "release", "adopt", "pause", "unpause"]
     by: str
     reason: str
     token: TokenId | None = None
+    seconds: float | None = None
 
 
 AnyEvent = (

@@ -9,6 +9,7 @@ from gpuguard.model.events import SourceLevel
 from gpuguard.model.findings import Finding, Remedy, Severity
 from gpuguard.model.ids import BootId, EventId, GpuSerial, GpuUuid, IncidentId, PciAddress, SubjectId, TokenId
 from gpuguard.model.instants import Instant
+from gpuguard.model.past import Record
 from gpuguard.model.readings import Group, Quantity
 from gpuguard.model.story import StoryEntry
 
@@ -68,9 +69,12 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
 class SubjectHealth(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of one subject.
 
-    `probation_from` is set while it is returning. `seen` is the newest boot in which it answered on the bus, None for
-    what nobody looked for there. `last_fault` is the code that made it unfit the last time. `accepted` are measured
-    findings that a person cleared while they went on: they are told again when they were gone once, or become graver.
+    `probation_from` is set while it is returning: since when it is to show that it is well. `passes` counts the looks
+    since then that found nothing, `passed` is the newest of them, `proven` when a test of it passed. `tested` is since
+    when it may be used again: it stays on probation from then on. `seen` is the newest boot in which it answered on
+    the bus, None for what nobody looked for there. `last_fault` is the code that made it unfit the last time.
+    `accepted` are measured findings that a person cleared while they went on: they are told again when they were gone
+    once, or become graver.
     """
 
     id: SubjectId
@@ -85,6 +89,10 @@ class SubjectHealth(msgspec.Struct, frozen=True, kw_only=True):
     applied: tuple[Applied, ...] = ()
     cleared: tuple[Cleared, ...] = ()
     probation_from: Instant | None = None
+    passes: int = 0
+    passed: Instant | None = None
+    proven: Instant | None = None
+    tested: Instant | None = None
     seen: BootId | None = None
     last_fault: str | None = None
     accepted: tuple[Accepted, ...] = ()
@@ -114,7 +122,9 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     `written` is when the target last said that it stands; `told` when its reason was last changed; `writes` how
     often something was to be written. With `dry_run` nothing outside was touched.
     `pending` is the key of the one action that is owed for it, or that was refused; `covered` are the subjects for
-    which it was last owed, each with the moment it became unfit.
+    which it was last owed, each with the moment it became unfit. `severe` tells whether what runs on the node should
+    not stay: a mild fault drains after the job. `kept` is why it is not given back by itself, though nothing speaks
+    against it.
     """
 
     token: TokenId
@@ -133,6 +143,17 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     covered: tuple[str, ...] = ()
     dry_run: bool = True
     because: tuple[EventId, ...] = ()
+    severe: bool = True
+    kept: str = ""
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """A person keeps gpuguard's hands off this node for so long. Units: seconds"""
+
+    by: str
+    reason: str
+    since: Instant
+    seconds: float
 
 
 class SourceHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,7 +225,8 @@ class FindingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubjectView(msgspec.Struct, frozen=True, kw_only=True):
-    """One subject's health now. `index` is the driver's number of a GPU, also of one that it does not list any more."""
+    """One subject's health now. `index` is the driver's number of a GPU, also of one that it does not list any more;
+    `past` what is remembered of its board."""
 
     id: SubjectId
     state: State
@@ -213,6 +235,7 @@ class SubjectView(msgspec.Struct, frozen=True, kw_only=True):
     serial: GpuSerial | None
     findings: tuple[FindingView, ...]
     index: int | None = None
+    past: Record | None = None
 
 
 class SourceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,7 +268,7 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     `events` counts by (kind, code); `results` by (verb, result); `actions` by state; `latency` are cumulative
     histogram counts of seconds by upper bound, with their sum and the count of all. `xids` are the newest Xids by GPU
     and code; `gpu_success` is when each GPU last answered, in seconds since 1970. `listen` is where it serves /metrics,
-    '' for nowhere.
+    '' for nowhere. `notices` counts by (form, fate) what people were told; empty where no webhook is configured.
     """
 
     version: str
@@ -267,14 +290,16 @@ class ShellFacts(msgspec.Struct, frozen=True, kw_only=True):
     check_errors: dict[str, int] = {}
     gpu_success: dict[SubjectId, float] = {}
     listen: str = ""
+    notices: dict[str, int] = {}
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """The node at one moment: what metrics, `check` and `status` are computed from.
 
     `level` is 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN; `confirmed` tells whether a CRITICAL may keep jobs away;
-    `line` is the one sentence for people. `readings` is what was measured last, and `quantities` tells what its columns
-    are; it changes with every sweep and is no part of what is written down.
+    `line` is the one sentence for people. `pause` is a person's, while it lasts. `readings` is what was measured last,
+    and `quantities` tells what its columns are; it changes with every sweep and is no part of what is written down.
+    `past` is what is remembered of the machine as a whole.
     """
 
     at: Instant
@@ -285,5 +310,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     subjects: tuple[SubjectView, ...]
     drain: Drain | None
     shell: ShellFacts
+    pause: Pause | None = None
     readings: dict[SubjectId, dict[str, Group]] = {}
     quantities: tuple[Quantity, ...] = ()
+    past: Record | None = None

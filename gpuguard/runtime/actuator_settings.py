@@ -11,7 +11,9 @@ from gpuguard.model.units import Seconds
 class Settings:
     """What performs (one of actuators.TARGETS), where it listens, and who may ask besides root."""
 
-    target: str = "dry_run"  # "slurm" writes to Slurm; "dry_run" only says what it would do
+    target: str = (
+        "dry_run"  # "slurm" and "bundled" (gpuguard's own scheduler) write there; "dry_run" says what it would do
+    )
     socket: str = SOCKET  # where it listens, unless systemd hands it a socket
     allow_users: tuple[str, ...] = ("gpuguard",)  # who may ask besides root
     idle_exit: Seconds = Seconds(60.0)  # it ends after this long without a question; its socket starts it again

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+from gpuguard.custody import budget
 from gpuguard.errors import ConfigInvalid, InvariantBroken
 from gpuguard.health import policy
 from gpuguard.health.state import Health, restore
@@ -24,7 +25,7 @@ from gpuguard.model.quantities import GPU_QUANTITIES
 from gpuguard.model.readings import Quantity
 from gpuguard.model.units import Seconds
 from gpuguard.ports import AnyDetector, Clock, Source, StoreReader
-from gpuguard.runtime import actuator_settings, loop, plugins, supervise
+from gpuguard.runtime import actuator_settings, guard, loop, nvrx_settings, plugins, supervise, telling_settings
 from gpuguard.runtime.assets import asset, read_text
 from gpuguard.runtime.config import Config, load_config
 from gpuguard.store import retention
@@ -95,10 +96,15 @@ def sections() -> dict[str, type]:
         "supervise": supervise.Settings,
         "store": retention.Settings,
         "actuator": actuator_settings.Settings,
+        "nvrx": nvrx_settings.Settings,
+        "notify": telling_settings.Settings,
+        "fleet": guard.Settings,
+        "fleet.budget": budget.Limits,
         "jobs": derive.Settings,
         "jobs.verdict": verdict.Settings,
         "jobs.activity": activity.Settings,
         "jobs.tasks": tasks.Settings,
+        **plugins.sections("notify", plugins.shelf("gpuguard.notices")),
         **plugins.sections("compat", plugins.shelf("gpuguard.compat")),
         **plugins.sections("detectors", plugins.shelf("gpuguard.detectors")),
         **plugins.sections("sources", plugins.shelf("gpuguard.sources")),

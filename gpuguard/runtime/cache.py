@@ -10,8 +10,12 @@ import json
 import os
 import time
 
-from gpuguard.runtime.files import read_regular
+from gpuguard.errors import ConfigInvalid
+from gpuguard.runtime.files import read_regular, read_toml
 
+# Where an agent keeps its memory, and where a site says otherwise.
+STATE_DIR = "/var/lib/gpuguard"
+CONFIG = "/etc/gpuguard/config.toml"
 NAME = "snapshot.json"
 LOCK = "agent.lock"
 # The daemon touches the file every tick (30 s); three missed ticks mean that it hangs.
@@ -104,3 +108,24 @@ def read(state_dir: str) -> "tuple[dict[str, object], float] | None":
     except (OSError, ValueError, RecursionError):
         return None
     return (snapshot, abs(time.time() - changed_at)) if isinstance(snapshot, dict) else None
+
+
+def state_dir(config: str | None) -> str:
+    """The state directory that the configuration names; only that is read of it. None is the usual configuration.
+
+    Raises  ConfigInvalid
+    """
+    path = config or CONFIG
+    # One that this user may not read is the agent's: the usual place is worth a look.
+    if config is None and not os.access(path, os.R_OK):
+        return STATE_DIR
+    try:
+        agent = read_toml(path).get("agent", {})
+    except OSError as error:
+        raise ConfigInvalid([f"{path}: {error.strerror}; make it a file that this user may read"]) from error
+    except ValueError as error:
+        raise ConfigInvalid([f"{path}: {error}; correct the file"]) from error
+    named = agent.get("state_dir", STATE_DIR) if isinstance(agent, dict) else STATE_DIR
+    if not isinstance(named, str) or "\0" in named:
+        raise ConfigInvalid([f"{path}: [agent] state_dir: is not a path in quotes; correct it"])
+    return named

@@ -8,17 +8,19 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from gpuguard.health import past
 from gpuguard.health.machine import remedy_rank
 from gpuguard.incident.join import explained_by
 from gpuguard.incident.ranks import rank
 from gpuguard.model.health import Drain, Standing, SubjectHealth
 from gpuguard.model.ids import NODE, EventId, TokenId, kind_of
+from gpuguard.model.past import Record
 from gpuguard.model.story import StoryEntry
 from gpuguard.model.tables import lookup_text
 from gpuguard.ports import StoreReader
 from gpuguard.runtime.assets import read_text
 from gpuguard.runtime.known import Known, find_subject
-from gpuguard.runtime.words import listed, named
+from gpuguard.runtime.words import listed, named, remembered
 
 STORY_SEARCHED = 100_000
 
@@ -35,6 +37,10 @@ STEPS = {
 AFTERWARDS = {
     "foreign": "somebody else holds the node: gpuguard takes it when they let go, unless it is mended by then",
     "refused": "the scheduler refused the drain, so jobs may still come: drain the node by hand",
+    "held": (
+        "gpuguard may take no more of the fleet by itself, so jobs may still come: find out whether many nodes have "
+        "one cause; `gpuguard drain --reason TEXT --yes` drains this one all the same"
+    ),
     "overridden": "somebody gave the node back, so jobs may still come",
 }
 
@@ -165,6 +171,7 @@ def _subject(known: Known, reader: StoreReader, subject: SubjectHealth) -> Facts
         "subject": subject.id, "name": named(subject), "uuid": subject.uuid, "serial": subject.serial,
         "pci": subject.pci, "state": subject.state, "remedy": subject.remedy, "since": subject.since.utc,
         "probation_from": subject.probation_from.utc if subject.probation_from else None,
+        "passes": subject.passes, "tested": subject.tested.utc if subject.tested else None,
         "findings": [_finding(reader, standing, subject) for standing in findings],
         "incidents": [
             {
@@ -175,6 +182,18 @@ def _subject(known: Known, reader: StoreReader, subject: SubjectHealth) -> Facts
         ],
         "acks": list(acknowledgements(subject, filter(_for_a_person, subject.standing))),
         "applied": [{"code": a.code, "remedy": a.remedy, "at": a.at.utc} for a in subject.applied],
+        "past": past_facts(past.of(health.past, subject), known.now.utc),
+    }  # fmt: skip
+
+
+def past_facts(record: Record | None, now: float | None) -> Facts | None:
+    """What is remembered of a board or of the machine, None where nothing is; `text` is the same for people."""
+    if record is None:
+        return None
+    return {
+        "score": round(record.score if now is None else record.score_at(now), 4), "faults": record.faults,
+        "last": record.last_utc, "last_code": record.last_code, "half_life_s": record.half_life,
+        "text": remembered(record, now),
     }  # fmt: skip
 
 
@@ -236,7 +255,7 @@ def _next(facts: Facts) -> Iterator[str]:
         yield f"{subject['name']}: {step}"
     if unfit and drain is not None and drain["by"] == "gpuguard":
         yield AFTERWARDS.get(
-            drain["state"], "gpuguard gives the node back by itself once it saw that and probation is over"
+            drain["state"], "gpuguard gives the node back by itself once it saw that and the part stayed clean"
         )
     for subject in facts["subjects"]:
         if kind_of(subject["subject"]) == "job" and subject["findings"]:
@@ -254,4 +273,4 @@ def _next(facts: Facts) -> Iterator[str]:
     elif drain["state"] == "refused":
         yield "correct what the scheduler said, then `gpuguard drain --reason TEXT --yes` asks again"
     elif facts["subjects"] and not unfit:
-        yield "gpuguard gives the node back by itself when probation is over; `gpuguard resume --yes` does it now"
+        yield "gpuguard gives the node back by itself once it stayed clean; `gpuguard resume --yes` does it now"

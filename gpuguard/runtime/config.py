@@ -1,8 +1,8 @@
 """One TOML file configures it all.
 
-`[sources.kmsg]` fills the `Settings` of `sources/kmsg.py`, and so on. Defaults are complete; for detectors, the
-numbers in `rules/detectors/<name>.toml` come between the defaults and the site's file. A `Settings` says in
-`__post_init__` what is out of range, by `ValueError("key: what is wrong")`.
+`[sources.kmsg]` fills the `Settings` of `sources/kmsg.py`, and so on. Defaults are complete; for detectors and the
+policy, the numbers in `rules/detectors/<name>.toml` and `rules/policy.toml` come between the defaults and the site's
+file. A `Settings` says in `__post_init__` what is out of range, by `ValueError("key: what is wrong")`.
 """
 
 import dataclasses
@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import Any, Literal, NewType, Union, cast, get_args, get_origin
 
 from gpuguard.errors import Absent, ConfigInvalid, InvariantBroken
+from gpuguard.model.units import Secret
 from gpuguard.runtime.assets import asset
 from gpuguard.runtime.files import read_toml
 
 DEFAULT_PATH = Path("/etc/gpuguard/config.toml")
+HIDDEN = "[left out]"  # stands for what is secret
+
+# Sections, or shelves of them, whose numbers stand in rules/ for a site to read and tune.
+RULED = ("detectors", "policy")
 
 Value = object  # whatever tomllib reads: text, numbers, dates, lists, tables
 
@@ -39,7 +44,7 @@ class Config:
         return self._settings[section]
 
     def as_table(self) -> dict[str, dict[str, object]]:
-        """Every setting that is in force, by section and key; what support needs to see."""
+        """Every setting that is in force, by section and key, less what is secret; what support needs to see."""
         return {name: _shown(settings) for name, settings in self._settings.items()}
 
 
@@ -101,7 +106,7 @@ class _Section:
                 self._files[key] = file
             except _Unfit as unfit:
                 default = self._default(key)
-                mistakes.append(f"{where}: {_toml(value)} is not {unfit.expected}; correct it{default}")
+                mistakes.append(f"{where}: {self._toml(key, value)} is not {unfit.expected}; correct it{default}")
 
     def build(self, mistakes: list[str], file: Path) -> object:
         """The Settings; None when there were mistakes, which are added."""
@@ -119,7 +124,7 @@ class _Section:
                 key, colon, what = str(error).partition(":")
                 if colon and key in self._values:
                     # One value out of range hides the next: leave it out and look again.
-                    left_out, shown = True, _toml(self._values.pop(key))
+                    left_out, shown = True, self._toml(key, self._values.pop(key))
                     mistakes.append(
                         f"{self._files[key]}: [{self.name}] {key}: {shown} {what.strip()}; correct it"
                         f"{self._default(key)}"
@@ -131,6 +136,10 @@ class _Section:
                     raise InvariantBroken(f"the defaults of [{self.name}] are out of range: {error}") from error
                 return None
 
+    def _toml(self, key: str, value: object) -> str:
+        """The value as a mistake may quote it."""
+        return HIDDEN if _is_secret(self._hints[key]) else _toml(value)
+
     def _default(self, key: str) -> str:
         default = self._fields[key].default
         return "" if default is dataclasses.MISSING else f", or remove the line (the default is {_toml(default)})"
@@ -138,14 +147,15 @@ class _Section:
 
 def _rules_file(section: str, rules: Path | None) -> Path | None:
     shelf, _, name = section.partition(".")
-    if shelf != "detectors":
+    if shelf not in RULED:
         return None
+    parts = (shelf, f"{name}.toml") if name else (f"{shelf}.toml",)
     if rules is None:
         try:
-            return asset("rules", shelf, f"{name}.toml")
+            return asset("rules", *parts)
         except Absent:
             return None
-    file = rules / shelf / f"{name}.toml"
+    file = rules.joinpath(*parts)
     return file if file.exists() else None
 
 
@@ -319,7 +329,13 @@ def _toml(value: Value) -> str:
 
 def _shown(settings: object) -> dict[str, object]:
     fields = dataclasses.fields(settings)  # type: ignore[arg-type]  # _Section made it of a dataclass
-    return {field.name: _built_in(getattr(settings, field.name)) for field in fields}
+    hints = typing.get_type_hints(type(settings))
+    values = {field.name: getattr(settings, field.name) for field in fields}
+    return {name: HIDDEN if value and _is_secret(hints[name]) else _built_in(value) for name, value in values.items()}
+
+
+def _is_secret(hint: object) -> bool:
+    return hint is Secret
 
 
 def _built_in(value: object) -> object:

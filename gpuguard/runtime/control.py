@@ -24,10 +24,12 @@ from gpuguard.ports import Clock
 NAME = "control.sock"
 REQUEST_LIMIT = 4096
 DEADLINE = 5.0
+# A node that nobody looks after for longer should not be forgotten: whoever wants more says so again. Units: seconds
+PAUSE_MOST = 30 * 86400.0
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a person asks for: `verb` is ack, drain, release or adopt."""
+    """What a person asks for: `verb` is ack, drain, release, adopt, pause or unpause. Units: seconds, of a pause"""
 
     verb: str
     by: str
@@ -35,6 +37,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     code: str = ""
     subject: str | None = None
     token: str | None = None
+    seconds: float | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +60,10 @@ def as_event(word: Word, clock: Clock, nonce: str) -> Acknowledged | OperatorAsk
         case "ack":
             subject = SubjectId(word.subject) if word.subject else None
             return Acknowledged(id=event_id, at=now, code=word.code, subject=subject, by=by, reason=reason)
+        case "pause" | "unpause":
+            if word.verb == "pause" and not 0.0 < (word.seconds or 0.0) <= PAUSE_MOST:
+                raise ValueError(f"a pause lasts more than 0 and at most {PAUSE_MOST / 86400:g} days")
+            return OperatorAsked(id=event_id, at=now, wish=word.verb, by=by, reason=reason, seconds=word.seconds)
         case "drain" | "release" | "adopt":
             try:
                 token = parse_token(word.token) if word.token else None
@@ -65,7 +72,7 @@ def as_event(word: Word, clock: Clock, nonce: str) -> Acknowledged | OperatorAsk
             if word.verb == "adopt" and token is None:
                 raise ValueError("adopt needs the token that the node carries")
             return OperatorAsked(id=event_id, at=now, wish=word.verb, by=by, reason=reason, token=token)
-    raise ValueError(f"no verb {word.verb!r}; there are ack, drain, release, adopt")
+    raise ValueError(f"no verb {word.verb!r}; there are ack, drain, release, adopt, pause, unpause")
 
 
 class ControlServer:

@@ -94,12 +94,13 @@ class Loop:
         told: Callable[[Transition], None],
         heard: Callable[[LogLine], None] = lambda line: None,
         measured: Callable[[Sweep], None] = lambda sweep: None,
+        decided: Callable[[Health, Health, Decision, AnyEvent], None] = lambda before, after, decision, event: None,
     ) -> None:
         self.health, self.tally = health, tally
         self._store, self._detectors, self._clock = store, detectors, clock
         self._rules, self._settings = rules, settings
         self._act, self._ask, self._told = act, ask, told
-        self._heard, self._measured = heard, measured
+        self._heard, self._measured, self._decided = heard, measured, decided
         self._written = health
         self._pending = _Pending()
         actions = store.actions()
@@ -130,6 +131,8 @@ class Loop:
             event = self._settle_outcome(event)
         before = self.health
         self.health, decision = decide(before, event, self._detectors, self._rules)
+        # Before it is on disk: people are to hear of a lost GPU also where the disk is full.
+        self._decided(before, self.health, decision, event)
         if isinstance(event, Sweep):
             self._measured(event)
             if decision == NOTHING and self.health.memory is before.memory and self.health.subjects == before.subjects:
@@ -306,10 +309,7 @@ class Loop:
 
     def _dues(self) -> Iterable[Instant]:
         for subject in self.health.subjects.values():
-            yield from machine.next_expiry(subject)
-            if subject.probation_from is not None:
-                start = subject.probation_from
-                yield msgspec.structs.replace(start, mono=start.mono + self._rules.probation)
+            yield from machine.dues(subject, self._rules.proof)
 
     def idle_for(self) -> float:
         """How long the loop may sleep, in seconds, if no batch comes."""

@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 
 from gpuguard import __version__
-from gpuguard.actuators import delegate, dry_run, slurm
+from gpuguard.actuators import delegate, dry_run
 from gpuguard.errors import Absent, ConfigInvalid, StoreFailed
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.events import ActionOutcome, AnyEvent, Batch
 from gpuguard.model.ids import EventId
 from gpuguard.ports import Actuator, Clock, NodeReport
+from gpuguard.runtime import targets
 from gpuguard.runtime.assembly import DATABASE, Parts, remember
 from gpuguard.runtime.control import Answer, Word, as_event
 from gpuguard.runtime.loop import Loop
@@ -60,9 +61,7 @@ def target_of(parts: Parts) -> Actuator:
     hand = parts.config.settings("actuators.delegate")
     if os.path.exists(hand.socket) or os.geteuid() != 0:
         return delegate.build(hand)
-    if _target_name(parts) == slurm.Slurm.name:
-        return slurm.build(parts.config.settings("actuators.slurm"))
-    return dry_run.build(dry_run.Settings())
+    return targets.guarded(parts.config)
 
 
 def look(parts: Parts) -> NodeReport:
@@ -73,17 +72,13 @@ def look(parts: Parts) -> NodeReport:
     report = delegate.build(parts.config.settings("actuators.delegate")).read_state()
     if report.error is None:
         return report
-    if _target_name(parts) != slurm.Slurm.name:
+    if targets.chosen(parts.config) == dry_run.DryRun.name:
         return dry_run.build(dry_run.Settings()).read_state()
     try:
-        direct = slurm.build(parts.config.settings("actuators.slurm")).read_state()
+        direct = targets.straight(parts.config).read_state()
     except ConfigInvalid as error:
         return msgspec.structs.replace(report, error=f"{report.error}; {error}")
     return direct if direct.error is None else msgspec.structs.replace(direct, error=f"{direct.error}; {report.error}")
-
-
-def _target_name(parts: Parts) -> str:
-    return str(parts.config.settings("actuator").target)
 
 
 class _Run:

@@ -16,6 +16,7 @@ from gpuguard.errors import Absent, NotUnderstood
 from gpuguard.model.ids import parse_pci_address
 from gpuguard.model.readings import Rate
 from gpuguard.runtime.redaction import SERVICES, Redaction
+from gpuguard.sources.machine import serial as identity
 from gpuguard.sources.nvml.library import Library
 from gpuguard.sources.nvml.noted import Noted
 from gpuguard.sources.nvml.reader import Reader
@@ -164,6 +165,7 @@ def _by_index(root: Path) -> dict[int, tuple[str, str]]:
 
 def copy_host(root: Path, folder: Path, pids: Iterable[int], names: Redaction, kept: Kept) -> None:
     """What the host's sources read of the machine under `root` lies in the folder."""
+    _copy_serials(root, folder, names, kept)
     for pattern in PLAIN:
         for path in sorted(root.glob(pattern)):
             _copy(path, root, folder, names, kept)
@@ -176,6 +178,15 @@ def copy_host(root: Path, folder: Path, pids: Iterable[int], names: Redaction, k
     if (text := _text(boot, kept, root)) is not None:
         _write(folder / "proc/sys/kernel/random/boot_id", names.uuid(text.strip()) + "\n", kept)
     _copy_log(root, folder, names, kept)
+
+
+def _copy_serials(root: Path, folder: Path, names: Redaction, kept: Kept) -> None:
+    """By what the machine is known, invented. First of all, so that no other file has it as it was."""
+    for file in (*(f"{identity.DMI}/{name}" for name in identity.SERIALS), identity.MACHINE_ID):
+        if (text := _text(root / file, kept, root)) is not None:
+            old = text.strip()
+            # Words instead of a number are nobody's.
+            _write(folder / file, (names.machine(old) if identity.is_serial(old) else old) + "\n", kept)
 
 
 def _copy_bus(root: Path, folder: Path, names: Redaction, kept: Kept) -> dict[str, str]:

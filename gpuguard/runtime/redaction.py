@@ -1,8 +1,8 @@
 """Names that belong to somebody, replaced by names that belong to nobody, the same way wherever they stand.
 
-Replaced are UUIDs of GPUs and MIG devices, serial numbers, boot ids, GUIDs and hardware addresses of the network, the
-host's names, names of processes and control groups, and numbers of users; what a machine is (addresses, versions,
-product names) stays. The way back is not kept.
+Replaced are UUIDs of GPUs and MIG devices, serial numbers, ids of machines and boots, GUIDs and hardware addresses of
+the network, the host's names, names of processes and control groups, and numbers of users; what a machine is
+(addresses, versions, product names) stays. The way back is not kept.
 """
 
 import hashlib
@@ -75,6 +75,14 @@ class Redaction:
             self._serials[old] = f"{number:0{len(old)}d}"
         return self._serials.get(old, old)
 
+    def machine(self, old: str) -> str:
+        """What a machine is known by, with other digits and letters; where it is long, it is replaced in texts too."""
+        stream = b"".join(self._digest(f"{old}/{n}") for n in range(1 + len(old) // 32))
+        new = "".join(_instead(char, byte) for char, byte in zip(old, stream, strict=False))
+        if len(old) >= SHORTEST_SERIAL:
+            self._serials[old] = new
+        return new
+
     def guid(self, old: str) -> str:
         """Another GUID of a node of a fabric, in the same form; that of none stays."""
         if not old.strip("0:"):
@@ -146,3 +154,11 @@ class Redaction:
         if isinstance(old, list):
             return [self.tree(value) for value in old]
         return old
+
+
+def _instead(char: str, byte: int) -> str:
+    """Another digit for a digit, another letter for a letter: those of a hexadecimal number stay within its own."""
+    for some in ("0123456789", "abcdef", "ABCDEF", "ghijklmnopqrstuvwxyz", "GHIJKLMNOPQRSTUVWXYZ"):
+        if char in some:
+            return some[byte % len(some)]
+    return char

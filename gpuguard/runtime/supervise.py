@@ -27,7 +27,7 @@ from gpuguard.model.health import SourceView
 from gpuguard.model.ids import EventId
 from gpuguard.model.instants import Instant
 from gpuguard.model.units import Seconds
-from gpuguard.ports import Actuator, Clock, Listener, Onlooker, Source
+from gpuguard.ports import Actuator, Clock, Holder, Listener, Onlooker, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +171,12 @@ class Supervisor:
         for name, watch in self._watches.items():
             if name != line.source and isinstance(watch.source, Listener):
                 watch.source.overhear(line)
+
+    def let_go(self, seconds: float) -> None:
+        """Every source that has GPUs open lets go of them for so long."""
+        for watch in self._watches.values():
+            if isinstance(watch.source, Holder):
+                watch.source.let_go(seconds)
 
     def _show(self, sweep: Sweep) -> None:
         """Every source that looks closer at what another one found has been shown it."""

@@ -31,6 +31,7 @@ class Tally:
         self.check_errors: Counter[str] = Counter()
         self.store_errors = 0
         self.listen = ""
+        self.notices: Counter[str] = Counter()  # all keys are there before the threads that count are
         self.actuator_ok: bool | None = None
         self.gpu_success: dict[SubjectId, float] = {}
         self._buckets = [0] * (len(BOUNDS) + 1)
@@ -90,7 +91,7 @@ class Tally:
             cpu_seconds=usage.ru_utime + usage.ru_stime, resident_bytes=_resident_bytes(),
             actuator_ok=self.actuator_ok, check_errors=dict(self.check_errors),
             gpu_success=dict(self.gpu_success),
-            listen=self.listen,
+            listen=self.listen, notices=dict(self.notices),
         )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from gpuguard.model.findings import Remedy
 from gpuguard.model.health import SubjectHealth
 from gpuguard.model.ids import NODE, SubjectId
+from gpuguard.model.past import Record
 
 WIDTH = 80
 LABEL = 12
@@ -127,6 +128,13 @@ def tries(count: int) -> str:
 def times(count: int) -> str:
     """How often."""
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
+def remembered(record: Record, now: float | None) -> str:
+    """What a board or a machine did before: how often, what last, and how much of that still counts."""
+    score = record.score if now is None else record.score_at(now)
+    last = f"the last {record.last_code} {date(record.last_utc)}"
+    return f"{many(record.faults, 'fault')}, {last}; score {score:.2f}, halved every {span(record.half_life)}"
 
 
 def listed(names: Iterable[str], joint: str = "and") -> str:

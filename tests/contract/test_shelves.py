@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import inspect
+import json
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -14,7 +15,9 @@ from _pytest.mark import ParameterSet
 
 from gpuguard.actuators import BESIDE, TARGETS
 from gpuguard.commands.agent import arguments
+from gpuguard.model.notices import URGENCIES
 from gpuguard.model.readings import SubjectKind
+from gpuguard.model.units import Secret
 from gpuguard.runtime import assembly
 from gpuguard.runtime.assembly import quantities
 from gpuguard.runtime.plugins import shelf
@@ -25,6 +28,7 @@ from gpuguard.scheduler.scoring import Want
 from gpuguard.scheduler.settings import Settings as Site
 from gpuguard.simulator import claims
 from gpuguard.simulator.shelf import BYPASSES, MODELS
+from tests.support.notices import UTC, notice, over
 from tests.support.vacancies import vacancy
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -131,6 +135,24 @@ def test_compat(name: str, module: ModuleType) -> None:
     (option,) = (action for action in parser._actions if action.dest == "compat")
     assert option.choices == tuple(shelf("gpuguard.compat"))
     assert name in get_args(get_type_hints(assembly.Settings)["compat"])
+
+
+@pytest.mark.parametrize(("name", "module"), _on("gpuguard.notices"))
+def test_form_of_notices(name: str, module: ModuleType) -> None:
+    """It has the settings that the carrier reads, nothing is sent by default, and what it renders is JSON of a kind."""
+    _says_what_it_is(module)
+    _settings_are_complete(module)
+    assert _is_tested("notices", name)
+    assert list(inspect.signature(module.render).parameters) == ["notice", "settings", "utc"]
+    made = module.Settings()
+    assert (made.url, made.url_file) == ("", "")
+    assert made.at_least in URGENCIES
+    assert made.repeat >= 0
+    assert get_type_hints(module.Settings)["url"] is Secret
+    for told in (notice(), over(), notice(text="\udcff\n<!channel>", node="")):
+        message = module.render(told, made, UTC)
+        assert json.loads(message.body)
+        assert "json" in message.headers["Content-Type"]
 
 
 def _says_what_it_is(module: ModuleType) -> None:

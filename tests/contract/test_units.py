@@ -4,8 +4,8 @@ import re
 import tomllib
 from pathlib import Path
 
-from gpuguard.actuators import delegate
-from gpuguard.runtime import assembly, cache
+from gpuguard.actuators import delegate, gpus
+from gpuguard.runtime import assembly, cache, nvrx_settings
 from gpuguard.store import modes
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -61,16 +61,36 @@ def test_everybody_reaches_the_snapshot_and_nobody_else_the_memory() -> None:
     assert modes.MODE == 0o640
 
 
+def test_what_every_job_may_speak_to_has_no_power() -> None:
+    nvrx = _unit("gpuguard-nvrx.service")["Service"]
+    assert (nvrx["CapabilityBoundingSet"], nvrx["RestrictAddressFamilies"]) == ("", "AF_UNIX")
+    assert nvrx["User"] not in ("root", _unit("gpuguard-agent.service")["Service"]["User"])
+    folder = Path("/run") / nvrx["RuntimeDirectory"]
+    assert Path(nvrx_settings.SOCKET).parent == folder
+    assert (nvrx["RuntimeDirectoryMode"], nvrx["RuntimeDirectoryPreserve"]) == ("0755", "yes")
+    assert str(assembly.STATE_DIR) == cache.STATE_DIR
+
+
 def test_each_unit_has_one_capability() -> None:
     agent = _unit("gpuguard-agent.service")["Service"]
     assert agent["CapabilityBoundingSet"] == agent["AmbientCapabilities"] == "CAP_SYSLOG"
     assert _unit("gpuguard-actuator.service")["Service"]["CapabilityBoundingSet"] == "CAP_KILL"
 
 
-def test_the_user_of_the_unit_is_made_at_installation() -> None:
-    kind, name, *_ = (UNITS / "gpuguard.sysusers.conf").read_text().splitlines()[-1].split()
-    agent = _unit("gpuguard-agent.service")["Service"]
-    assert (kind, name) == ("u", agent["User"])
+def test_the_drop_in_for_gpus_leaves_a_reset_its_time_and_opens_nvidias_devices_alone() -> None:
+    gpus_settings, opened = gpus.Settings(), _unit("gpuguard-actuator.service.d/gpus.conf")["Service"]
+    assert int(opened["TimeoutStopSec"]) > gpus_settings.reset_limit + gpus_settings.ask_limit
+    assert opened["DeviceAllow"] == _unit("gpuguard-agent.service")["Service"]["DeviceAllow"]
+    assert opened["CapabilityBoundingSet"].split() == ["CAP_KILL", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE"]
+    assert "DevicePolicy" not in opened
+    named = (CHECKOUT / "docs" / "way-back.md").read_text()
+    assert all(f"`{key}=" in named for key in opened)
+
+
+def test_the_users_of_the_units_are_made_at_installation() -> None:
+    rows = [line.split() for line in (UNITS / "gpuguard.sysusers.conf").read_text().splitlines() if line[0] != "#"]
+    users = {_unit(path.name)["Service"]["User"] for path in UNITS.glob("*.service")} - {"root"}
+    assert {(kind, name) for kind, name, *_ in rows} == {("u", user) for user in users}
 
 
 def test_the_scrape_configuration_asks_the_port_that_the_agent_opens() -> None:

@@ -20,6 +20,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 AGENT = "gpuguard-agent.service"
 ACTUATOR = "gpuguard-actuator.service"
 SOCKET = "gpuguard-actuator.socket"
+NVRX = "gpuguard-nvrx.service"
+UNITS = (AGENT, ACTUATOR, SOCKET, NVRX)
 CAP_SYSLOG = 1 << 34  # linux/capability.h
 
 # Runs inside the agent's sandbox before the agent does, and leaves what it could do.
@@ -68,13 +70,21 @@ print(report.target, report.error)
 """
 
 
+# What NVRx does, as a program of its own that any user may run.
+ASK_NVRX = """
+from tests.support.nvhcd import asked, takes_the_node
+response = asked("/run/gpuguard-nvrx/nvrx.sock")
+print(takes_the_node(response), response.output)
+"""
+
+
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[systemd.Machine]:
     """One small machine with the units as they ship; drop-ins only shorten the waits."""
     why = systemd.missing()
     require("systemd", not why, why)
     with systemd.machine(tmp_path_factory.mktemp("systemd") / "machine") as box:
-        for unit in (AGENT, ACTUATOR, SOCKET):
+        for unit in UNITS:
             box.lay(f"/etc/systemd/system/{unit}", (CHECKOUT / "systemd" / unit).read_text())
         box.lay("/usr/lib/sysusers.d/gpuguard.conf", (CHECKOUT / "systemd" / "gpuguard.sysusers.conf").read_text())
         box.lay("/etc/gpuguard/config.toml", "[actuator]\nidle_exit = 1.0\n")
@@ -86,8 +96,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[systemd.Machin
         _lay_nvml(box)
         box.lay("/opt/probe.py", PROBE)
         box.lay("/opt/ask.py", ASK)
+        box.lay("/opt/ask_nvrx.py", ASK_NVRX)
         box.lay("/usr/bin/gpuguard-probe", systemd.python_program("/opt/probe.py"), mode=0o755)
         box.lay("/usr/bin/gpuguard-ask", systemd.python_program("/opt/ask.py"), mode=0o755)
+        box.lay("/usr/bin/gpuguard-ask-nvrx", systemd.python_program("/opt/ask_nvrx.py"), mode=0o755)
         box.boot()
         yield box
 
@@ -151,13 +163,19 @@ def test_a_file_that_would_stay_is_refused(tmp_path: Path) -> None:
 
 
 def test_verify_is_silent(machine: systemd.Machine) -> None:
-    done = machine.run(
-        "systemd-analyze", "verify", *(f"/etc/systemd/system/{unit}" for unit in (AGENT, ACTUATOR, SOCKET))
-    )
+    done = machine.run("systemd-analyze", "verify", *(f"/etc/systemd/system/{unit}" for unit in UNITS))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize(("unit", "most"), [(AGENT, 3.0), (ACTUATOR, 4.5)])
+def test_verify_is_silent_with_the_drop_in_for_gpus(machine: systemd.Machine) -> None:
+    drop_in = (CHECKOUT / "systemd" / f"{ACTUATOR}.d" / "gpus.conf").read_text()
+    for name, text in ((ACTUATOR, (CHECKOUT / "systemd" / ACTUATOR).read_text()), (f"{ACTUATOR}.d/gpus.conf", drop_in)):
+        machine.lay(f"/opt/verified/{name}", text)
+    done = machine.run("systemd-analyze", "verify", f"/opt/verified/{ACTUATOR}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(("unit", "most"), [(AGENT, 3.0), (ACTUATOR, 4.5), (NVRX, 1.5)])
 def test_exposure(unit: str, most: float) -> None:
     require("systemd-analyze", shutil.which("systemd-analyze") is not None, "apt-get install systemd")
     done = subprocess.run(
@@ -286,3 +304,26 @@ def test_the_one_liner_of_the_docs(machine: systemd.Machine) -> None:
     assert done.returncode == 0, done.stderr + machine.console()[-4000:]
     assert machine.show("gpuguard-try.service", "ActiveState") == "active"
     assert machine.systemctl("stop", "gpuguard-try.service").returncode == 0
+
+
+def test_nvrx_is_answered_out_of_a_sandbox_without_power(agent: systemd.Machine) -> None:
+    """From the agent's cache, to a user of whom gpuguard knows nothing; its folder outlives it."""
+    started = agent.systemctl("start", NVRX)
+    assert started.returncode == 0, started.stderr + agent.console()[-4000:]
+    asked = agent.run("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/gpuguard-ask-nvrx")
+    healthy, _, told = asked.stdout.partition(" ")
+    assert healthy == "True", asked.stdout + asked.stderr + agent.console()[-4000:]
+    snapshot = json.loads(agent.run("cat", "/var/lib/gpuguard/snapshot.json").stdout)
+    assert json.loads(told)["message"].startswith(snapshot["line"]), told
+    assert json.loads(told)["age_s"] is not None
+    pid = agent.main_pid(NVRX)
+    status = dict(
+        line.split(":\t", 1) for line in agent.run("cat", f"/proc/{pid}/status").stdout.splitlines() if ":\t" in line
+    )
+    assert (status["CapEff"].strip("0"), status["CapBnd"].strip("0"), status["NoNewPrivs"]) == ("", "", "1")
+    assert agent.show(NVRX, "User") == "gpuguard-nvrx"
+    folder = agent.run("stat", "--format=%i", "/run/gpuguard-nvrx/.").stdout
+    agent.systemctl("stop", NVRX)
+    assert agent.show(NVRX, "Result") == "success"
+    assert agent.run("ls", "/run/gpuguard-nvrx/.").stdout == ""
+    assert agent.run("stat", "--format=%i", "/run/gpuguard-nvrx/.").stdout == folder

@@ -50,7 +50,7 @@ def mended(node: Machine) -> None:
     lost_gpu(node)
     node.clock.advance(3600.0)
     node.person("ack", code="xid79", by="mia", reason="reseated, ticket 4711")
-    node.tick(601.0)
+    node.looks()
 
 
 def foreign(node: Machine) -> None:

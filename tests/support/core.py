@@ -73,6 +73,11 @@ def tick(mono: float, boot: BootId = BOOT) -> Tick:
     return Tick(id=EventId(f"tick:{mono}"), at=instant(mono, boot))
 
 
+def looks(start: float, boot: BootId = BOOT) -> tuple[Tick, ...]:
+    """The three looks over ten minutes by which what is clean since `start` may be used again."""
+    return tuple(tick(start + 200.5 * n, boot) for n in (1, 2, 3))
+
+
 def booted(mono: float = 1.0, boot: BootId = BOOT, previous: BootId | None = None) -> Booted:
     """The agent started."""
     return Booted(id=EventId(f"start:{boot}:{mono}"), at=instant(mono, boot), previous=previous)

@@ -28,10 +28,18 @@ requeue*)
 esac
 case $1 in
 -o)
-  [ "$4" = here ] || {{ echo "Node $4 not found"; exit 1; }}
+  [ "${{4-here}}" = here ] || {{ echo "Node $4 not found"; exit 1; }}
   tail=
-  [ -z "$reason" ] || tail=" Reason=$reason [root@2026-03-04T19:02:55]"
-  echo "NodeName=here Arch=x86_64 OS=Linux 6.8.0 #1 SMP  Boards=1 State=$state ThreadsPerCore=2 ExtSensorsTemp=n/s$tail"
+  written=2026-03-04T19:02:55
+  [ "$SLURM_TIME_FORMAT" = standard ] || written=$(cat since)
+  [ -z "$reason" ] || tail=" Reason=$reason [root@$written]"
+  [ -n "$4" ] || cat others
+  gres="Gres=gpu:h100:8 OS=Linux 6.8.0 #1 SMP  Boards=1"
+  echo "NodeName=here Arch=x86_64 $gres State=$state ThreadsPerCore=2 ExtSensorsTemp=n/s$tail"
+  ;;
+reboot)
+  [ "$2" = here ] && [ $# = 2 ] || {{ echo "Invalid input: $*" >&2; exit 1; }}
+  printf '%s' "$state+REBOOT_REQUESTED" >state
   ;;
 update)
   shift 2
@@ -44,7 +52,7 @@ update)
       *) echo "slurm_update error: Invalid node state specified" >&2; exit 1 ;;
       esac
       ;;
-    reason=*) reason=${{word#reason=}} ;;
+    reason=*) reason=${{word#reason=}}; date +%s >since ;;
     *) echo "Invalid input: $word" >&2; exit 1 ;;
     esac
   done
@@ -76,6 +84,19 @@ class FakeScontrol:
         self.path.write_text(SCRIPT.format(folder=shlex.quote(str(folder))))
         self.path.chmod(0o755)
         self.set(state, reason)
+        (folder / "since").write_text("1772650975")
+        (folder / "others").touch()
+
+    def put_others(
+        self, count: int, since: float, reason: str = "gpuguard:{0:04x} gpu3 lost xid{0}", *, of: int
+    ) -> None:
+        """So many nodes besides this one, the first `count` of them drained by gpuguard since then."""
+        records = [
+            f"NodeName=n{n} Gres=gpu:h100:8 State=IDLE+DRAIN Owner=N/A Reason={reason.format(n)} [root@{int(since)}]"
+            if n < count else f"NodeName=n{n} Gres=gpu:h100:8 State=IDLE Owner=N/A"
+            for n in range(of)
+        ]  # fmt: skip
+        (self.folder / "others").write_text("".join(f"{record}\n" for record in records))
 
     def set(self, state: str, reason: str = "") -> None:
         """The node is in this state, as somebody else left it."""
@@ -111,4 +132,4 @@ class FakeScontrol:
     @property
     def writes(self) -> list[str]:
         """Those that change something."""
-        return [call for call in self.calls if call.startswith(("update", "requeue"))]
+        return [call for call in self.calls if call.startswith(("update", "requeue", "reboot"))]

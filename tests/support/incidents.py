@@ -168,6 +168,11 @@ class Machine:
         now = self.clock.advance(after)
         self.event(Tick(id=EventId(f"tick:{now.mono}"), at=now))
 
+    def looks(self) -> None:
+        """Ten minutes and more of looks that find nothing: what was mended may be used again."""
+        for _ in range(3):
+            self.tick(200.5)
+
     def person(self, verb: str, *, reason: str = "a test", by: str = "mia", **more: str) -> None:
         """A person's word reaches the agent."""
         self.clock.advance(1.0)

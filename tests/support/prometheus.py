@@ -36,7 +36,7 @@ class Prometheus:
         program = shutil.which("prometheus")
         require("prometheus", program is not None, "apt-get install prometheus, or `./dev test --install`")
         self._folder = folder
-        self._url = f"http://127.0.0.1:{_free_port()}"
+        self._url = f"http://127.0.0.1:{free_port()}"
         config = CONFIG.format(rules=json.dumps([str(file) for file in rules]), targets=json.dumps(list(targets)))
         (folder / "prometheus.yml").write_text(config)
 
@@ -82,7 +82,8 @@ class Prometheus:
         return result
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on now."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]

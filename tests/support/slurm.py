@@ -114,11 +114,16 @@ class Cluster:
         """Process id of `slurmctld`, `munged` or a node's slurmd."""
         return self._children[name].pid
 
-    def start_node(self, name: str) -> None:
-        """The node's slurmd runs; it may still have to register."""
+    def start_node(self, name: str, *options: str) -> None:
+        """The node's slurmd runs; it may still have to register. With `-b` it says that the machine was booted."""
         (self.root / "spool" / name).mkdir(exist_ok=True)
         daemon, step = f"{self.root}/bin/slurmd", f"{self.root}/bin/slurmstepd"
-        self._spawn(name, [daemon, "-D", "-d", step, "-f", str(self.conf), "-N", name])
+        self._spawn(name, [daemon, *options, "-D", "-d", step, "-f", str(self.conf), "-N", name])
+
+    def boot_node(self, name: str) -> None:
+        """The node's slurmd comes up as after a boot of its machine."""
+        self._end(name)
+        self.start_node(name, "-b")
 
     def client(self, *command: str, check: bool = True) -> str:
         """What a Slurm command printed."""

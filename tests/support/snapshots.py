@@ -7,8 +7,10 @@ import msgspec
 from gpuguard.model.health import Drain, FindingView, ShellFacts, Snapshot, SourceView, SubjectView, XidSeen
 from gpuguard.model.ids import BootId, EventId, GpuSerial, GpuUuid, PciAddress, SubjectId, TokenId
 from gpuguard.model.instants import Instant
+from gpuguard.model.past import Record
 from gpuguard.model.quantities import NVML_CALL_BOUNDS
 from gpuguard.model.readings import Group, Quantity, Value, Values
+from gpuguard.model.units import Seconds
 from gpuguard.runtime.assembly import quantities
 from gpuguard.runtime.plugins import shelf
 
@@ -16,6 +18,10 @@ BOOT = BootId("6f0d8e53-0c1b-4e0e-9d55-6f1a77c3a001")
 NOW = Instant(boot=BOOT, mono=100.0, utc=1_700_000_100.0)
 GPU = SubjectId("gpu:0000:4e:00.0")
 DECLARED = tuple(quantities(shelf("gpuguard.sources")).values())
+PAST = Record(
+    score=1.5, as_of=1_700_000_000.0, faults=2, last_utc=1_700_000_000.0, last_code="xid79",
+    half_life=Seconds(10 * 86400.0),
+)  # fmt: skip
 # One subject of each kind that is not a GPU.
 OTHERS = {
     "mig": "mig:0000:4e:00.0/1", "node": "node", "nvswitch": "nvswitch:0000:a1:00.0", "port": "port:mlx5_0/1",
@@ -49,6 +55,7 @@ def full() -> Snapshot:
             SubjectView(
                 id=GPU, state="unfit", remedy="reset", uuid=GpuUuid("GPU-6a1d2c3b-0000-4000-8000-000000000001"),
                 serial=GpuSerial("1650000000001"), findings=(finding,), index=5,
+                past=PAST,
             ),
         ),
         drain=Drain(
@@ -61,10 +68,10 @@ def full() -> Snapshot:
             events={"xid 79": 1}, results={"drain done": 1}, actions={"done": 1}, latency=((1.0, 1),),
             latency_sum=0.02, latency_count=1, actuator_ok=True, check_errors={"fault_codes": 1},
             xids=(XidSeen(pci=PciAddress("0000:4e:00.0"), xid=79, count=1, last_utc=1_700_000_000.0),),
-            gpu_success={GPU: 1_700_000_000.0},
+            gpu_success={GPU: 1_700_000_000.0}, notices={"slack sent": 1},
         ),
         readings={GPU: measured("gpu"), **{SubjectId(name): measured(kind) for kind, name in OTHERS.items()}},
-        quantities=DECLARED,
+        quantities=DECLARED, past=PAST,
     )  # fmt: skip
 
 
@@ -93,7 +100,7 @@ def node(*, gpus: int = 8, links: int = 18, ports: int = 8, jobs: int = 1) -> Sn
     readings[SubjectId("disk:state")] = measured("disk")
     for number in range(jobs):
         readings[SubjectId(f"job:slurm/{number}")] = measured("job", values={"job_seen_seconds": number})
-    return msgspec.structs.replace(full(), subjects=tuple(views), readings=readings, drain=None)
+    return msgspec.structs.replace(full(), subjects=tuple(views), readings=readings, drain=None, past=None)
 
 
 def _value(quantity: Quantity, parts: int) -> Value:

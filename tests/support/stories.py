@@ -1,7 +1,7 @@
 """Stories of the core as text (`.scn`): an event a line and, indented below it, everything that followed.
 
     # where it comes from                    a comment is kept
-    given policy=strict mode=drain           how the node is set; also crashing=<check>, only=<check>, probation=60
+    given policy=strict mode=drain           how the node is set; also crashing=<check>, only=<check>, clean_for=60
     0.0 boot A                               the machine starts; the first boot is no news
     5.0 kmsg NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus.
         gpu:0000:5d:00.0: healthy -> unfit, drain; xid79 critical: ...
@@ -118,7 +118,7 @@ class Story:
             match key:
                 case "policy" | "mode":
                     self.settings = replace(self.settings, **{"name" if key == "policy" else key: value})
-                case "probation" | "fresh_for" | "reason_every":
+                case "clean_for" | "probation" | "fresh_for" | "reason_every":
                     self.settings = replace(self.settings, **{key: float(value)})
                 case "crashing":
                     self.detectors = (*self.detectors, Crashing(value))
@@ -192,12 +192,8 @@ class Story:
 
     def _next_due(self) -> float | None:
         assert self.health is not None, "time passes only after a boot"
-        dues = [d.mono for s in self.health.subjects.values() for d in machine.next_expiry(s) if d.boot == self.boot]
-        dues += [
-            s.probation_from.mono + self.settings.probation
-            for s in self.health.subjects.values()
-            if s.probation_from is not None and s.probation_from.boot == self.boot
-        ]
+        proof = self.settings.proof
+        dues = [d.mono for s in self.health.subjects.values() for d in machine.dues(s, proof) if d.boot == self.boot]
         return min((due for due in dues if due > self.now), default=None)
 
     def _events(self, verb: str, rest: str, moment: float, times: int) -> Iterator[AnyEvent]:

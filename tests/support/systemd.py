@@ -124,7 +124,9 @@ class Machine:
         self.lay("/etc/systemd/system/box.target", _BOX_TARGET)
         self.lay("/etc/systemd/system/sysinit.target", _SYSINIT)
         self.lay("/usr/bin/gpuguard", _PROGRAM.format(what="-m gpuguard.cli"), mode=0o755)
-        self.lay("/usr/bin/gpuguard-actuator", _PROGRAM.format(what="-m gpuguard.daemons.actuator"), mode=0o755)
+        for daemon in ("actuator", "nvrx"):
+            program = _PROGRAM.format(what=f"-m gpuguard.daemons.{daemon}")
+            self.lay(f"/usr/bin/gpuguard-{daemon}", program, mode=0o755)
 
     def lay(self, path: str, text: str | bytes, mode: int = 0o644) -> None:
         """Puts a file into the machine that will boot.

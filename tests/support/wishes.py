@@ -34,3 +34,12 @@ def wish(verb: Verb, token: str = "7f3a", code: str = "xid79") -> Action:
         reason=make_reason(TokenId(token), "gpu3", "lost", code),
         at=Instant(boot=BootId("3f6c"), mono=100.0),
     )
+
+
+def remedy(verb: Verb, subject: str = "node", token: str = "7f3a", boot: str = "3f6c", key: str = "") -> Action:
+    """A test, a reset, a reboot or an eviction, while the drain `token` stands."""
+    return Action(
+        key=key or f"{verb}:{token}:1", verb=verb, token=TokenId(token), subject=SubjectId(subject),
+        reason=make_reason(TokenId(token), "gpu3", "lost", "xid79"), at=Instant(boot=BootId(boot), mono=100.0),
+        drain=TokenId(token),
+    )  # fmt: skip

@@ -10,21 +10,23 @@ Source  Slurm 22.05.8 as observed
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
+from gpuguard.actuators.slurm import fleet, reboot
 from gpuguard.actuators.slurm.jobs import complaint, hindered, number_of, over
 from gpuguard.actuators.slurm.node import TARGET, StateRefused, complaint_of, parse_node
 from gpuguard.actuators.slurm.scontrol import Scontrol
 from gpuguard.child.program import Unanswered
 from gpuguard.child.slurm import NODE_NAME, Job, Jobs, own_node
 from gpuguard.custody.ownership import Judgement, about_the_drain, judge
+from gpuguard.custody.remedies import standing
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import Absent, ActionDeferred, ActionRefused, ConfigInvalid, NotUnderstood
 from gpuguard.model.actions import Action, DrainVerb, Outcome
 from gpuguard.model.units import Seconds
-from gpuguard.ports import NodeReport
+from gpuguard.ports import FleetReport, NodeReport
 
 # A write that is killed half-way leaves us not knowing; with less time than this it is not begun.
 WRITE_NEEDS = Seconds(0.5)
@@ -45,6 +47,8 @@ class Settings:
     node: str = ""
     deadline: Seconds = Seconds(5.0)  # for a wish with all its questions to slurmctld
     settle: Seconds = Seconds(2.0)  # 0.7 to 1.1 s on Slurm 22.05.8
+    reboot: bool = False  # whether a node of ours that is drained and idle may be rebooted through slurmctld
+    fleet_deadline: Seconds = Seconds(2.0)  # for the one question about all nodes that comes before a drain
 
     def __post_init__(self) -> None:
         for name in ("scontrol", "slurm_conf"):
@@ -59,6 +63,8 @@ class Settings:
             raise ValueError("deadline: must lie between 0.2 and 30 seconds")
         if not 0.0 <= self.settle < self.deadline:
             raise ValueError("settle: must be at least 0 and less than the deadline")
+        if not 0.2 <= self.fleet_deadline <= 30.0:
+            raise ValueError("fleet_deadline: must lie between 0.2 and 30 seconds")
 
 
 class Slurm:
@@ -66,11 +72,16 @@ class Slurm:
 
     name = TARGET
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str], boot: Callable[[], str] = reboot.this_boot
+    ) -> None:
+        """`boot` tells which boot the machine is in."""
         self.node = _own_name(settings, environ)
+        self._boot = boot
         self._settings = settings
         conf = settings.slurm_conf or environ.get("SLURM_CONF", "")
         self._scontrol = Scontrol(settings.scontrol, conf)
+        self._fleet = Scontrol(settings.scontrol, conf, limit=fleet.FLEET_LIMIT, time_format=fleet.TIME_FORMAT)
         self._jobs = Jobs(settings.scontrol, conf)
 
     def perform(self, action: Action) -> Outcome:
@@ -87,7 +98,16 @@ class Slurm:
         try:
             return self._read(time.monotonic() + self._settings.deadline)
         except (ActionDeferred, ActionRefused) as error:
-            return NodeReport(target=self.name, node=self.node, error=str(error))
+            refused = isinstance(error, ActionRefused)
+            return NodeReport(target=self.name, node=self.node, error=str(error), refused=refused)
+
+    def read_fleet(self) -> FleetReport:
+        """What Slurm says of all nodes now; `error` tells why nothing could be learned."""
+        try:
+            answer = self._fleet.run(("-o", "show", "node"), time.monotonic() + self._settings.fleet_deadline)
+        except (ActionDeferred, ActionRefused) as error:
+            return FleetReport(target=self.name, error=str(error))
+        return fleet.parse_fleet(answer.out, self.node) if answer.code == 0 else fleet.failed(answer)
 
     def runs_here(self, number: str, until: float) -> bool | None:
         """Whether Slurm has this job run on this node; None where it gives no answer that says so or the contrary.
@@ -109,6 +129,8 @@ class Slurm:
             )
         if action.verb == "requeue":
             return self._requeue(action, until)
+        if action.verb == "reboot":
+            return self._reboot(action, until)
         if not about_the_drain(action.verb):
             raise ActionRefused(f"Slurm performs no {action.verb}; this is a bug, please report it")
         before, judgement = self._settled(action, action.verb, until)
@@ -151,15 +173,15 @@ class Slurm:
                 assert_never(unknown)
         after = self._read(until)
         saw = f"was {before.state}, is {after.state}"
-        if after.ours == action.token:
+        if after.ours == action.token and after.reason.startswith(action.reason):
             # A working node may carry a note of somebody's; Slurm has one text only, so ours keeps it in the story.
             replaced = f", in place of {_shown(before)}" if before.reason and not before.drained else ""
             message = f"{saw}, reason {after.reason!r}{replaced}"
             return Outcome(result="done", message=message, node_state=before.state)
-        if after.drained:
+        if after.drained and not (before.drained and after.reason == before.reason):
             message = f"somebody else wrote at the same moment: {saw}, reason {_shown(after)}"
             return Outcome(result="foreign", message=message, node_state=before.state)
-        message = f"Slurm took the write, yet no drain stands: {saw}"
+        message = f"Slurm took the write, yet nothing changed: {saw}"
         return Outcome(result="deferred", message=message, retry_after=5.0, node_state=before.state)
 
     def _release(self, action: Action, before: NodeReport, until: float) -> Outcome:
@@ -212,6 +234,32 @@ class Slurm:
             return Outcome(result="deferred", message=message, retry_after=5.0, node_state=job.state)
         message = f"job {number} was {job.state} on {job.nodes[:80]}; {said}"
         return Outcome(result="done", message=message, node_state=job.state)
+
+    def _reboot(self, action: Action, until: float) -> Outcome:
+        """The machine has booted since it was wished, or it will, or the outcome says who acts next."""
+        if (boot := self._boot()) != action.at.boot:
+            return Outcome(result="done", message=f"{self.node} has booted since: this is boot {boot[:8]}")
+        if action.drain is None:
+            raise ActionRefused("it is not told which drain must stand for a reboot; this is a bug, please report it")
+        if not self._settings.reboot:
+            raise ActionRefused("this site lets gpuguard reboot nothing; set `reboot = true` in [actuators.slurm]")
+        before = self._read(until)
+        if reboot.under_way(before):
+            message = f"a reboot of {self.node} is asked for, it is {before.state}; done once it has booted"
+            return Outcome(result="deferred", message=message, retry_after=reboot.LOOK_AGAIN, node_state=before.state)
+        now = standing(before, action.drain)
+        if now.call != "go":
+            result: Literal["foreign", "deferred"] = "foreign" if now.call == "never" else "deferred"
+            message = f"{now.why}; no reboot was asked for"
+            return Outcome(result=result, message=message, retry_after=now.retry_after, node_state=before.state)
+        if until - time.monotonic() < WRITE_NEEDS:
+            raise ActionDeferred("too little time was left to write; nothing was written", 1.0)
+        answer = self._scontrol.run(("reboot", self.node), until)
+        if answer.code != 0:
+            raise reboot.complaint(answer, self.node)
+        after = self._read(until)
+        message = f"asked for a reboot: was {before.state}, is {after.state}; done once it has booted"
+        return Outcome(result="deferred", message=message, retry_after=reboot.LOOK_AGAIN, node_state=before.state)
 
     def _job(self, number: str, until: float) -> Job | None:
         """Slurm's record of the job, None when it knows none.

@@ -16,9 +16,11 @@ OUTPUT_LIMIT: Final = CHUNK
 class Scontrol:
     """The program, found once."""
 
-    def __init__(self, path: str, conf: str) -> None:
+    def __init__(self, path: str, conf: str, *, limit: int = OUTPUT_LIMIT, time_format: str = "") -> None:
+        """`limit` is how many bytes it may print; `time_format` how it prints times, as usual where empty."""
         self.path = path or found("scontrol")
-        self._program = Program(environment(conf), limit=OUTPUT_LIMIT)
+        spelled = {"SLURM_TIME_FORMAT": time_format} if time_format else {}
+        self._program = Program({**environment(conf), **spelled}, limit=limit)
 
     def run(self, arguments: Sequence[str], until: float) -> Answer:
         """What it answered before `until`; nothing of it is left running.

@@ -35,6 +35,7 @@ from gpuguard.model.health import Decision
 from gpuguard.model.ids import NODE, EventId, pci_of
 from gpuguard.model.instants import Instant
 from gpuguard.ports import AnyDetector
+from gpuguard.simulator.fleet.faults import DAY
 from gpuguard.simulator.fleet.machine import ADDRESSES, EPOCH, Machine
 from gpuguard.simulator.fleet.rhythm import BRIEFLY, HOLDS, KINDS, Pace, Rhythm
 from gpuguard.simulator.fleet.scheduler import GIVES_UP, TAKES, Scheduler
@@ -47,8 +48,6 @@ PROBED_WITHIN, FOUND_WITHIN = 0.02, 0.3
 NVML_DEADLINE, NVML_FIRST, NVML_LONGEST = 4.0, 10.0, 600.0
 # A node that returns shows within this that it is well, or a person has to look.
 SHOWS_WITHIN = 1800.0
-# While a subject is on probation, time alone is looked at this often.
-PATROL = 3600.0
 SOURCES = ("kmsg", "journal", "pci_config", "nvml", "infiniband", "edac")
 SWEPT_BY = {"fast": "nvml", "medium": "nvml", "slow": "nvml", "infiniband": "infiniband", "edac": "edac"}
 WORKS = {"fast": "fast", "medium": "medium", "slow": "slow", "infiniband": "medium", "edac": "medium"}
@@ -328,14 +327,14 @@ class Agent:
         """When time alone would next change what is decided."""
         dues: list[float] = []
         for subject in self.health.subjects.values():
-            dues += [self._moment(due) for due in states.next_expiry(subject)]
-            if subject.probation_from is not None:
-                dues += [self._moment(subject.probation_from) + self._settings.probation, at + PATROL]
+            dues += [self._moment(due) for due in states.dues(subject, self._settings.proof)]
         for _, standing in policy.held_back(self.health.subjects.values()):
             dues += [self._moment(standing.first) + age for age in ASK_AGAIN_AT]
         drain = self.health.drain
         if drain is not None and drain.told is not None:
             dues.append(self._moment(drain.told) + self._settings.reason_every)
+        # So many releases a day: the next one may come a day after the oldest of them.
+        dues += [self._moment(released) + DAY for released in self.health.released]
         return min((due for due in dues if due > at), default=None)
 
     def _moment(self, at: Instant) -> float:
@@ -386,12 +385,9 @@ class Agent:
                 self._tries_at = again
                 self._later(again, self._while_running(self.send))
             return
-        action, drain = due.action, self.health.drain
-        code = drain.code if drain is not None and drain.token == action.token else ""
-        if drain is not None and drain.token == action.token and drain.by != "gpuguard":
-            action = msgspec.structs.replace(action, by=drain.by)
+        action = due.action
         self._in_flight = action.key
-        outcome = self._scheduler.begin(self.machine.node, action, code, at)
+        outcome = self._scheduler.begin(self.machine.node, action, at)
         if outcome is not None:
             wait = GIVES_UP if outcome.node_state is None and outcome.result == "deferred" else TAKES
             self._later(at + wait, self._while_running(lambda now: self._hear(now, action, outcome)))

@@ -33,6 +33,10 @@ POLICIES: dict[str, Policy] = {
     DEFAULT: Policy(name=DEFAULT, core=policy.Settings(mode="drain")),
     "any-xid": Policy(name="any-xid", core=policy.Settings(mode="drain", name="strict")),
     "reboot-clears": Policy(
-        name="reboot-clears", core=policy.Settings(mode="drain", probation=Seconds(0.0)), robot=True
+        name="reboot-clears",
+        robot=True,
+        core=policy.Settings(
+            mode="drain", clean_for=Seconds(0.0), clean_passes=1, probation=Seconds(0.0), releases_a_day=1000
+        ),
     ),
 }

@@ -48,7 +48,7 @@ class Scheduler:
 
     # --- what gpuguard does ------------------------------------------------------------------------------------------
 
-    def begin(self, node: int, action: Action, code: str, at: float) -> Outcome | None:
+    def begin(self, node: int, action: Action, at: float) -> Outcome | None:
         """The first half of an action: the book is asked and the node is read. None where a write is to follow."""
         if not about_the_drain(action.verb):
             return Outcome(result="refused", message=f"the simulated node performs no {action.verb}")
@@ -57,7 +57,7 @@ class Scheduler:
         guarded = action.verb == "drain"
         if guarded:
             ask = budget.Ask(
-                node=_name(node), key=action.key, token=action.token, code=action.code or code, by=action.by
+                node=_name(node), key=_key(node, action), token=action.token, code=action.code, by=action.by
             )
             self._book, answer = budget.weigh(self._book, ask, self.fleet(), self._limits, EPOCH + at)
             if not answer.granted:
@@ -66,7 +66,7 @@ class Scheduler:
         if said.call == "write":
             return None
         if guarded and said.call != "done":
-            self._book = budget.withdraw(self._book, action.key)
+            self._book = budget.withdraw(self._book, _key(node, action))
         return _told(said.call, said.why, said.retry_after)
 
     def finish(self, node: int, action: Action, at: float) -> Outcome:
@@ -90,7 +90,7 @@ class Scheduler:
             return
         holding.flags.add("DRAIN")
         holding.reason = action.reason
-        shown = FleetDrain(node=_name(node), token=action.token, code=action.code, since_utc=EPOCH + at)
+        shown = FleetDrain(node=_name(node), token=action.token, code=action.code, since_utc=EPOCH + at, by=action.by)
         self._drains[_name(node)] = shown
 
     # --- what people do ----------------------------------------------------------------------------------------------
@@ -139,6 +139,11 @@ class Scheduler:
 
 def _name(node: int) -> str:
     return f"n{node}"
+
+
+def _key(node: int, action: Action) -> str:
+    """What the book knows the drain by: unlike any other of the fleet's."""
+    return f"{_name(node)}/{action.key}"
 
 
 def _told(call: str, why: str, retry_after: float | None) -> Outcome:

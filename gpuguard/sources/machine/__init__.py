@@ -1,7 +1,8 @@
 """What this machine should have and what its PCI bus shows of it: the expectation that others judge by.
 
 Reads     /sys/bus/pci/devices/<address>/{vendor,device,class,subsystem_device,driver}, /sys/class/dmi/id/{sys_vendor,
-          product_name}; the kernel's own copies, so no device is reached and nothing can hang
+          product_name,product_serial,board_serial}, /etc/machine-id; the kernel's own copies, so no device is reached
+          and nothing can hang
 Emits     one slow sweep: the node's row and one of each GPU
 Cursor    none: it looks at the present
 Source    Linux drivers/pci/pci-sysfs.c, drivers/firmware/dmi-id.c; PCI Code and ID Assignment: class 0680 is a bridge
@@ -21,13 +22,13 @@ from gpuguard.model.instants import Instant
 from gpuguard.model.readings import Quantity, Values
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Clock, Rules
+from gpuguard.sources.machine import serial
 from gpuguard.sources.machine.profiles import NOTHING, Device, Profile, Seen, choose, parse, parse_id
 from gpuguard.sweeping.files import listed, read_text
 from gpuguard.sweeping.gpus import DEVICES, GPU_CLASSES, VENDOR_NVIDIA
 from gpuguard.sweeping.rounds import Rounds, Rows
 
 NAME = "machine"
-DMI = "sys/class/dmi/id"
 SWITCH_CLASS = "0x0680"
 DRIVER = "nvidia"
 
@@ -43,6 +44,10 @@ def _flag(name: str, help: str) -> Quantity:
 QUANTITIES = (
     Quantity(
         name="machine_profile", of="node", unit="text", kind="text", metric=None, help="Which profile the machine fits."
+    ),
+    Quantity(
+        name="node_serial", of="node", unit="text", kind="text", metric=None,
+        help="By what the machine is known: its maker's serial number, else a hash of its machine-id.",
     ),
     _count("gpus_expected", "GPUs that the machine should have."),
     _count("gpus_on_bus", "GPUs that the kernel lists on the PCI bus."),
@@ -168,7 +173,7 @@ class Machine:
 
     def _firmware(self, file: str) -> str | None:
         try:
-            return read_text(self._root / DMI / file) or None
+            return read_text(self._root / serial.DMI / file) or None
         except (Absent, ReadFailed):
             return None
 
@@ -179,6 +184,7 @@ class Machine:
         known = profile or NOTHING
         if name is not None:
             values["machine_profile"] = name
+        serial.fill(values, self._root)
         for column, said, told in (
             ("gpus_expected", site.gpus_expected, known.gpus),
             ("nvswitches_expected", site.nvswitches_expected, known.nvswitches),

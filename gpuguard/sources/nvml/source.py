@@ -131,6 +131,10 @@ class _Stopping(Exception):
     """The source was told to stop."""
 
 
+class _LettingGo(Exception):
+    """A GPU is to be reset, which nobody may have open."""
+
+
 class Nvml:
     """The source. `start` gives a new child; `rest(seconds)` waits, less where it is woken; tests hand in their own."""
 
@@ -161,6 +165,7 @@ class Nvml:
         self._known: dict[str, PciAddress] = {}
         self._held: dict[PciAddress, float] = {}
         self._node_held = 0.0
+        self._gone_until = 0.0
         self._waits_for_window = False  # some activity was not known at the last look
         self._rates = Rates()
         self._taken = 0
@@ -178,12 +183,15 @@ class Nvml:
         """
         self._emit = emit
         try:
-            self._wait_out_hang()
-            child = self._begin()
-            try:
-                self._watch(child)
-            finally:
-                self._part_with(child)
+            while True:
+                self._wait_out_hang()
+                child = self._begin()
+                try:
+                    self._watch(child)
+                except _LettingGo:
+                    continue  # the next child waits until the GPUs may be opened again
+                finally:
+                    self._part_with(child)
         except _Stopping:
             return
         except Ended as error:
@@ -211,6 +219,11 @@ class Nvml:
         if question.subject == NODE or question.subject.startswith("gpu:"):
             self._asked = True
             os.eventfd_write(self._wake, 1)
+
+    def let_go(self, seconds: float) -> None:
+        """The child ends, and no other has NVML open for so long."""
+        self._gone_until = self._clock.now().mono + seconds
+        os.eventfd_write(self._wake, 1)
 
     def overhear(self, line: LogLine) -> None:
         """A log's word that the driver is in trouble holds our calls back."""
@@ -396,7 +409,7 @@ class Nvml:
     def _watch(self, child: Talk) -> None:
         """Sweeps are taken when they are due; events of the driver as they come.
 
-        Raises  ReadFailed, Ended, _Stopping
+        Raises  ReadFailed, Ended, _LettingGo, _Stopping
         """
         began = self._clock.now().mono
         self._count_missed(began)
@@ -437,6 +450,8 @@ class Nvml:
         while True:
             if self._stopping:
                 raise _Stopping
+            if self._clock.now().mono < self._gone_until:
+                raise _LettingGo
             if self._asked:
                 self._asked = False
                 dues["fast"] = self._clock.now().mono
@@ -490,7 +505,9 @@ class Nvml:
 
         Raises  _Stopping
         """
-        while (until := max((self._node_held, *self._held.values()))) > (now := self._clock.now().mono):
+        while (until := max((self._node_held, self._gone_until, *self._held.values()))) > (
+            now := self._clock.now().mono
+        ):
             self._emit(Batch(source=NAME, events=()))
             self._pause(min(until - now, self._settings.fast))
 

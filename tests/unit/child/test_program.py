@@ -1,11 +1,12 @@
 """A program's answer, whatever it does: what actuators/slurm relies on is tried there, on its thin Scontrol."""
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 
-from gpuguard.child.program import STUCK_LIMIT, Answer, Program, Unanswered
+from gpuguard.child.program import STUCK_LIMIT, Answer, Program, Told, Unanswered
 
 
 def script(folder: Path, shell: str) -> str:
@@ -48,3 +49,16 @@ def test_a_complaint_is_one_short_printable_line() -> None:
     assert Answer(1, "out\n", "a\tb\x1b[31m\n").said == "a b?[31m out"
     assert Answer(1, "", "").said == "nothing"
     assert len(Answer(1, "x" * 900, "").said) == 160
+
+
+def test_one_that_nobody_waits_for_any_more_is_ended(tmp_path: Path) -> None:
+    told, tell = os.pipe()
+    try:
+        path = script(tmp_path, f"touch {tmp_path}/began\nexec sleep 60")
+        assert Program({}).run("/bin/echo", ("x",), time.monotonic() + 5, told).out == "x\n"
+        os.write(tell, b"!")
+        with pytest.raises(Told, match="tool was ended"):
+            Program({"PATH": "/usr/bin:/bin"}).run(path, (), time.monotonic() + 30, told)
+    finally:
+        os.close(told)
+        os.close(tell)

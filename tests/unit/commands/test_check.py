@@ -300,3 +300,39 @@ def test_this_machines_memory_says_nothing_of_a_recorded_one(
 def test_a_machine_that_cannot_be_read_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["check", "--root", str(tmp_path), "--state-dir", str(tmp_path / "none")]) == 3
     assert "kmsg" in capsys.readouterr().out
+
+
+def held(folder: Path, *, dry_run: bool = False) -> Node:
+    """An unfit node whose drain the fleet's budget holds."""
+    snapshot = full()
+    assert snapshot.drain is not None
+    message = "not drained: 5 nodes began a drain within 10 min and 5 may, of 1250: a person is to decide"
+    drain = msgspec.structs.replace(snapshot.drain, state="held", message=message, dry_run=dry_run)
+    return Node(folder, msgspec.structs.replace(snapshot, drain=drain))
+
+
+@pytest.mark.parametrize("mode", ["prolog", "epilog", "health"])
+def test_while_the_fleets_budget_holds_its_drain_no_hook_drains_the_node(
+    tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(held(tmp_path), "--mode", mode) == 0
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    if mode != "health":
+        assert err.startswith("gpuguard check: jobs may come all the same, not drained: 5 nodes began a drain")
+    assert "CRITICAL" in err
+
+
+def test_people_are_told_the_verdict_whatever_holds_the_drain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = held(tmp_path)
+    assert check(node) == 2
+    assert check(node, "--format", "nagios") == 2
+    capsys.readouterr()
+    assert check(node, "--json") == 2
+    assert json.loads(capsys.readouterr().out)["held"].startswith("not drained: 5 nodes")
+
+
+def test_what_was_only_noted_holds_nothing(tmp_path: Path) -> None:
+    assert check(held(tmp_path, dry_run=True), "--mode", "prolog") == 2

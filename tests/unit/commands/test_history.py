@@ -28,14 +28,14 @@ def entries(node: Machine, output: Output, *line: str) -> list[dict[str, str]]:
 def test_the_way_from_fault_to_return_is_told_in_order(node: Machine, capsys: Output) -> None:
     lost_gpu(node)
     node.person("ack", code="xid79", by="mia", reason="reseated")
-    node.tick(601.0)
+    node.looks()
     assert ask(node, "history") == 0
     lines = capsys.readouterr().out
     assert max(map(len, lines.splitlines())) <= 80
     text = " ".join(lines.split())
     chain = ["xid79: healthy -> unfit", "[drain]", "owed: drain", ": done; drain written",
              "xid79 (and with it xid45) acknowledged by mia",
-             "unfit -> returning", "returning -> healthy", "owed: release", ": done; release written"]  # fmt: skip
+             "unfit -> returning", "3 looks in 600 s", "owed: release", ": done; release written"]  # fmt: skip
     places = [text.find(words) for words in chain]
     assert -1 not in places
     assert places == sorted(places)
@@ -70,7 +70,7 @@ def test_since_takes_spans_and_dates(node: Machine, capsys: Output) -> None:
     assert [entry["kind"] for entry in entries(node, capsys, "--since", "2023-11-14T22:15:00Z")][:1] == boots
     assert entries(node, capsys, "--since", "2024-01-01") == []
     assert ask(node, "history", "--since", "30min") == 0
-    assert capsys.readouterr().out == "No fault, no action and no return is on record.\n"
+    assert capsys.readouterr().out.startswith("No fault, no action and no return is on record.\n")
 
 
 def test_the_newest_are_shown_and_the_rest_is_counted(node: Machine, capsys: Output) -> None:

@@ -222,7 +222,7 @@ def test_a_word_said_while_no_agent_ran_is_in_the_verdict(node: Machine, capsys:
     capsys.readouterr()
     assert ask(node, "status") == 1
     text = " ".join(capsys.readouterr().out.split())
-    assert "node WARNING: c1:00.0 returning (on probation) (by the memory, which was written after" in text
+    assert "node WARNING: c1:00.0 returning (not yet given back, 0 clean looks so far) (by the memory" in text
     assert "CRITICAL" not in text
 
 

@@ -1,10 +1,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from gpuguard.commands.why import DRAINS
 from gpuguard.errors import NotUnderstood, StoreFailed
+from gpuguard.model.health import DrainState
+from gpuguard.runtime.chain import AFTERWARDS
 from tests.support.incidents import IDENTITY, LOST, REMAP, UUID, Machine, ask, job_without_a_number, lost_gpu
 
 Output = pytest.CaptureFixture[str]
@@ -100,7 +104,7 @@ def test_a_drain_that_is_over_keeps_its_story(node: Machine, capsys: Output) -> 
     assert node.loop.health.drain is not None
     token = node.loop.health.drain.token
     node.person("ack", code="xid79", reason="reseated")
-    node.tick(601.0)
+    node.looks()
     assert node.loop.health.drain is None
     text = told(node, capsys, 0, token)
     assert f"the drain {token} is over" in text
@@ -141,7 +145,7 @@ def test_a_gpu_on_probation_says_so(node: Machine, capsys: Output) -> None:
     node.person("ack", code="xid64")
     text = told(node, capsys, 1, "a4:00")
     assert "returning" in text
-    assert "probation since 2023" in text
+    assert "returning clean since 2023" in text
 
 
 def test_a_hostile_line_cannot_move_the_cursor(node: Machine, capsys: Output) -> None:
@@ -174,3 +178,8 @@ def test_jobs_are_named_and_a_reboot_is_no_advice_for_them(node: Machine, capsys
     assert "ended by the job going on or ending or `gpuguard ack`" in text
     assert "reboot" not in text
     assert "slurm/82" not in told(node, capsys, 1, "slurm/81")
+
+
+def test_every_state_of_a_drain_has_words() -> None:
+    assert set(DRAINS) == set(get_args(DrainState))
+    assert set(AFTERWARDS) <= set(DRAINS)

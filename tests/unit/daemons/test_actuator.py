@@ -18,14 +18,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuguard.actuators import gpus
 from gpuguard.actuators.delegate import LENGTH, MESSAGE_LIMIT, VERSION, Reply, Request, frame, unframed
 from gpuguard.actuators.dry_run import DryRun
 from gpuguard.daemons import actuator as daemon
 from gpuguard.errors import ConfigInvalid
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.ports import NodeReport
+from gpuguard.runtime import targets
 from tests.support.serving import serving
-from tests.support.wishes import wish
+from tests.support.wishes import remedy, wish
 
 ME = frozenset({os.geteuid()})
 
@@ -110,7 +112,7 @@ def changed(**changes: object) -> bytes:
         changed(version=2),
         changed(version="1"),
         changed(node="node7"),
-        changed(verb="reboot"),
+        changed(verb="poweroff"),
         changed(verb="exec"),
         changed(verb=None),
         changed(reason=5),
@@ -228,6 +230,39 @@ def test_an_open_connection_without_work_does_not_keep_it(tmp_path: Path) -> Non
         assert link.recv(1) == b""
 
 
+def test_while_something_is_at_work_it_is_not_idle(tmp_path: Path) -> None:
+    looks = iter([True, True, True])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(1)
+        server = daemon.Server(listener, Recorder(), ME, 0.01, lambda: next(looks, False))
+        assert server.serve() == "idle"
+    assert next(looks, None) is None
+
+
+def test_each_verb_goes_to_the_one_whose_affair_it_is(tmp_path: Path) -> None:
+    scheduler, left_over = Recorder(), Recorder()
+    hands = targets.hands_of(scheduler, left_over, gpus.Settings(test=False))
+    for verb in ("drain", "release", "requeue", "evict", "reboot"):
+        hands.perform(remedy(verb))
+    hands.perform(remedy("reclaim"))
+    assert [action.verb for action in scheduler.asked] == ["drain", "release", "requeue", "evict", "reboot"]
+    assert [action.verb for action in left_over.asked] == ["reclaim"]
+    for verb in ("test", "reset"):
+        outcome = hands.perform(remedy(verb))
+        assert (outcome.result, "[actuators.gpus]" in outcome.message) == ("refused", True)
+    assert (hands.name, hands.read_state(), hands.busy()) == ("recorder", scheduler.report, False)
+    hands.stop()
+
+
+def test_a_remedy_asks_the_scheduler_whether_the_drain_stands() -> None:
+    reason = "gpuguard:0001 gpu3 lost xid79"
+    flags = ("IDLE", "DRAIN")
+    scheduler = Recorder(NodeReport(target="slurm", node="here", state="IDLE+DRAIN", flags=flags, reason=reason))
+    hands = targets.hands_of(scheduler, None, gpus.Settings())
+    assert hands.perform(remedy("test")).result == "foreign"
+
+
 def test_each_decision_is_one_line_of_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     hostile = msgspec.structs.replace(wish("drain"), key='x"\n{"event":"forged"}')
     with serving(tmp_path / "s", Recorder(), ME), connected(tmp_path / "s") as link:
@@ -292,7 +327,18 @@ def test_mistakes_on_the_command_line(arguments: list[str], code: int, capfd: py
 
 
 def test_without_sections_it_is_a_dry_run() -> None:
-    assert isinstance(daemon.target_of(daemon.Settings(), daemon.slurm.Settings()), DryRun)
+    hands = targets.hands(targets.load(None))
+    assert hands.name == DryRun.name
+    assert [hands.perform(remedy(verb)).message[:7] for verb in ("test", "reset", "reclaim")] == ["dry run"] * 3
+
+
+def test_only_the_chosen_target_is_loaded() -> None:
+    code = (
+        "import sys; from gpuguard.runtime import targets; targets.sections('slurm');"
+        "print([m for m in sys.modules if m in ('ssl', 'http.client', 'yaml', 'gpuguard.actuators.kubernetes')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 START = """

@@ -22,6 +22,10 @@ def finding(code: str = "xid120", mono: float = 10.0, **more: object) -> Finding
     return Finding(subject=GPU, check="c", code=code, at=instant(mono), because=because, **given)  # type: ignore[arg-type]
 
 
+PROOF = machine.Proof()
+DAY = 86400.0
+
+
 def subject(*findings: Finding, state: State = "healthy") -> SubjectHealth:
     record = SubjectHealth(id=GPU, since=instant(0.0), state=state)
     for one in findings:
@@ -34,7 +38,7 @@ def codes(record: SubjectHealth) -> list[str]:
 
 
 def moved(record: SubjectHealth, mono: float = 20.0) -> SubjectHealth:
-    return machine.move(record, instant(mono), probation=600.0, watching=True)
+    return machine.move(record, instant(mono), proof=PROOF, watching=True)
 
 
 def test_the_table_is_complete_and_nothing_skips_probation() -> None:
@@ -144,10 +148,87 @@ def test_the_newest_word_of_the_driver_counts() -> None:
     assert moved(record).remedy == "reset"
 
 
-def test_probation_needs_sight() -> None:
-    record = msgspec.structs.replace(subject(state="returning"), probation_from=instant(0.0))
-    assert machine.move(record, instant(700.0), probation=600.0, watching=False).state == "returning"
-    assert machine.move(record, instant(700.0), probation=600.0, watching=True).state == "healthy"
+def looked_at(record: SubjectHealth, *at: float, watching: bool = True, proof: machine.Proof = PROOF) -> SubjectHealth:
+    for mono in at:
+        record = machine.move(record, instant(mono), proof=proof, watching=watching)
+    return record
+
+
+RETURNING = msgspec.structs.replace(subject(state="returning"), probation_from=instant(0.0))
+
+
+@pytest.mark.parametrize(
+    ("at", "tested"),
+    [
+        ((200.0, 400.0, 600.0), True),
+        ((200.0, 400.0, 599.0), False),
+        ((700.0,), False),  # one look is not three
+        ((700.0, 701.0, 702.0), False),  # nor are three in one moment
+        ((700.0, 900.0, 1100.0), True),
+    ],
+)
+def test_it_may_be_used_again_after_three_looks_over_ten_minutes(at: tuple[float, ...], tested: bool) -> None:
+    record = looked_at(RETURNING, *at)
+    assert (record.tested is not None, record.state) == (tested, "returning")
+
+
+def test_a_look_needs_sight() -> None:
+    assert looked_at(RETURNING, 200.0, 400.0, 600.0, watching=False).passes == 0
+    silent = machine.observe(RETURNING, finding("deaf", severity="degraded", silent=True), INCIDENT, None, fresh=True)
+    assert looked_at(silent, 200.0, 400.0, 600.0).passes == 0
+    waiting = machine.observe(RETURNING, finding(self_evident=False), INCIDENT, None, fresh=True)
+    assert looked_at(waiting, 700.0, 900.0, 1100.0).tested is None
+
+
+def test_where_the_site_tests_a_test_must_have_passed() -> None:
+    tests = machine.Proof(tests=True)
+    clean = looked_at(RETURNING, 200.0, 400.0, 600.0, 800.0, proof=tests)
+    assert clean.tested is None
+    proven = msgspec.structs.replace(clean, proven=instant(810.0))
+    assert looked_at(proven, 820.0, proof=tests).tested == instant(820.0)
+
+
+def test_probation_lasts_a_week_and_outlives_a_reboot() -> None:
+    tested = looked_at(RETURNING, 200.0, 400.0, 600.0)
+    assert looked_at(tested, 600.0 + 7 * DAY - 1).state == "returning"
+    assert looked_at(tested, 600.0 + 7 * DAY).state == "healthy"
+    assert machine.begin_anew(tested, instant(700.0)) is tested
+    early = looked_at(RETURNING, 200.0)
+    assert machine.begin_anew(early, instant(700.0)).passes == 0
+
+
+@pytest.mark.parametrize(
+    ("blame", "severity", "state"),
+    [
+        ("hardware", "degraded", "unfit"),
+        ("hardware", "info", "returning"),
+        ("program", "degraded", "returning"),
+        ("unknown", "degraded", "returning"),
+    ],
+)
+def test_a_mild_fault_of_the_hardware_on_probation_takes_it_out(blame: str, severity: str, state: str) -> None:
+    tested = looked_at(RETURNING, 200.0, 400.0, 600.0)
+    mild = finding("mild", 5000.0, severity=severity, blame=blame, self_evident=False, remedy="none")
+    after = moved(machine.observe(tested, mild, INCIDENT, None, fresh=True), 5000.0)
+    assert after.state == state
+    assert after.remedy == ("test" if state == "unfit" else "none")
+    assert moved(machine.observe(subject(), mild, INCIDENT, None, fresh=True), 5000.0).state != "unfit"
+
+
+def test_what_was_seen_before_a_pause_needs_a_new_witness() -> None:
+    unfit = moved(subject(finding()))
+    assert machine.doubt(unfit, instant(3000.0), 3600.0) == unfit
+    doubted = moved(machine.doubt(unfit, instant(4000.0), 3600.0), 4000.0)
+    assert doubted.state == "returning"
+    assert not doubted.standing[0].confirmed
+    again = machine.observe(doubted, finding("gpu_silent", 4001.0, source="pci_config"), INCIDENT, None, fresh=True)
+    assert moved(again, 4001.0).state == "unfit"
+
+
+def test_a_remedy_that_did_not_come_through_was_tried() -> None:
+    record = subject(finding(ladder=("reset", "reboot", "replace")))
+    failed = machine.tried(record, [Applied(code=record.standing[0].finding.code, remedy="reset", at=instant(30.0))])
+    assert moved(failed, 31.0).remedy == "reboot"
 
 
 def test_what_is_kept_of_a_burst_is_bounded() -> None:

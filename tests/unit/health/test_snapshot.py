@@ -61,7 +61,7 @@ def test_probation_is_named() -> None:
     core = Core()
     core.tell(xid("0000:3b:00", 120, 2.0, "GSP task exception"), tick(3.0))
     core.tell(xid("0000:3b:00", 154, 4.0, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"))
-    assert after(core).line == "3b:00.0 returning (on probation)"
+    assert after(core).line == "3b:00.0 returning (not yet given back, 0 clean looks so far)"
 
 
 @pytest.mark.parametrize("code", [13, 43])

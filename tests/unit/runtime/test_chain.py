@@ -82,7 +82,7 @@ def test_what_another_source_saw_by_itself_is_named_beside_it(node: Machine) -> 
 def test_probation_tells_how_it_ends(node: Machine) -> None:
     lost_gpu(node)
     node.person("ack", code="xid79")
-    assert "when probation is over" in str(chain(node)["next"])
+    assert "once it stayed clean" in str(chain(node)["next"])
 
 
 def test_an_unknown_token_is_an_orphan_and_known_ones_are_not(node: Machine) -> None:

@@ -13,12 +13,12 @@ AT = Instant(boot=BootId("b"), mono=1.0, utc=1.0)
 def action(verb: DrainVerb, token: str = "7f3a", *, by: str = "gpuguard", number: int = 0) -> Action:
     return Action(
         key=f"{verb}:{token}:{number}", verb=verb, token=TokenId(token), subject=NODE,
-        reason=f"gpuguard:{token} gpu5 lost xid79", at=AT, by=by,
+        reason=f"gpuguard:{token} gpu5 lost xid79", at=AT, by=by, code="xid79",
     )  # fmt: skip
 
 
 def done(scheduler: Scheduler, node: int, what: Action, at: float = 100.0) -> str:
-    outcome = scheduler.begin(node, what, "xid79", at) or scheduler.finish(node, what, at)
+    outcome = scheduler.begin(node, what, at) or scheduler.finish(node, what, at)
     return outcome.result
 
 
@@ -43,7 +43,7 @@ def test_a_persons_drain_is_left_alone() -> None:
 
 def test_a_write_that_a_person_was_faster_than_is_counted() -> None:
     scheduler = Scheduler(1, OPEN)
-    assert scheduler.begin(0, action("drain"), "xid79", 1.0) is None
+    assert scheduler.begin(0, action("drain"), 1.0) is None
     scheduler.drain_by_hand(0, "bob", "power supply")
     assert scheduler.finish(0, action("drain"), 1.1).result == "foreign"
     assert scheduler.foreign_writes == 1
@@ -72,6 +72,6 @@ def test_one_that_is_silent_or_sees_the_node_down_asks_for_patience() -> None:
 
 def test_it_knows_the_drain_alone() -> None:
     what = Action(key="reboot:1:1", verb="reboot", token=TokenId("7f3a"), subject=NODE, reason="", at=AT)
-    outcome = Scheduler(1, OPEN).begin(0, what, "", 1.0)
+    outcome = Scheduler(1, OPEN).begin(0, what, 1.0)
     assert outcome is not None
     assert outcome.result == "refused"

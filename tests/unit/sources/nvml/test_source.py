@@ -369,6 +369,24 @@ def test_after_a_gsp_timeout_nothing_is_asked_for_a_minute(code: int) -> None:
     assert len(desk.settled_at) > 10  # a sign of life all the while
 
 
+def test_while_a_gpu_is_reset_nobody_has_nvml_open() -> None:
+    desk = Desk()
+    looks = iter(range(1000))
+
+    def answer(request: Request) -> Sequence[Report]:
+        if isinstance(request, Look) and request.rate == "fast" and next(looks) == 2:
+            desk.source.let_go(20.0)
+        return answers(request)
+
+    first, second = desk.child(answer), desk.child()
+    desk.run(60.0)
+    assert first.stopped
+    assert len(first.looks) < len(second.looks)
+    times = [sweep.at.mono for sweep in desk.sweeps()]
+    assert max(later - earlier for earlier, later in pairwise(times)) == 20.0
+    assert len(desk.settled_at) > 3, "a sign of life meanwhile"
+
+
 def test_a_hold_in_between_lets_sweeps_fall_out() -> None:
     desk = Desk()
     child = desk.child()

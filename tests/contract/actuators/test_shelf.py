@@ -1,4 +1,7 @@
-"""One suite for every actuator on the shelf: the fake scontrol's, the dry run's, and the one at the end of the wire."""
+"""Every actuator on the shelf has its shape, over real programs and sockets: a script as scontrol, a door, a wire.
+
+What each target does in which state of a node is held by test_table and test_failures beside this.
+"""
 
 import importlib
 import os
@@ -12,23 +15,26 @@ import msgspec
 import pytest
 
 from gpuguard import actuators
-from gpuguard.actuators import BESIDE, TARGETS, delegate, dry_run, processes, slurm
+from gpuguard.actuators import BESIDE, TARGETS, bundled, delegate, dry_run, gpus, processes, slurm
 from gpuguard.custody.ownership import VERBS
 from gpuguard.model.actions import Action, Outcome, Verb
 from gpuguard.model.ids import SubjectId
 from gpuguard.ports import Actuator, NodeReport
+from tests.support.bundled_scheduler import Scheduler
+from tests.support.door_server import door_at
 from tests.support.fake_scontrol import FakeScontrol
 from tests.support.serving import serving
-from tests.support.wishes import reclaim, requeue, wish
+from tests.support.wishes import reclaim, remedy, requeue, wish
 
 NOBODY = 2**22 + 1  # one more than the kernel's most (PID_MAX_LIMIT)
 OURS = "gpuguard:7f3a gpu3 lost xid79"
 SHELF = sorted(module.name for module in pkgutil.iter_modules(actuators.__path__))
-# Those that reach a scheduler, here the fake one; a dry run has none to look at.
-REAL = [name for name in SHELF if name not in ("dry_run", "processes")]
+# Those that reach Slurm, here the fake one.
+REAL = ["delegate", "slurm"]
 # Those that know of drains at all.
-DRAINING = [name for name in SHELF if name != "processes"]
-ALL_VERBS: tuple[Verb, ...] = (*VERBS, "requeue", "reclaim")
+DRAINING = [name for name in SHELF if name not in ("gpus", "processes")]
+REMEDIES: tuple[Verb, ...] = ("evict", "test", "reset", "reboot")
+ALL_VERBS: tuple[Verb, ...] = (*VERBS, "requeue", "reclaim", *REMEDIES)
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def fake(tmp_path: Path) -> FakeScontrol:
 
 @pytest.fixture
 def make(fake: FakeScontrol, tmp_path: Path) -> Iterator[Callable[[str], Actuator]]:
-    """Makes the actuator of that name, over the fake scontrol where it reaches a scheduler."""
+    """Makes the actuator of that name, over the fake scontrol or the door where it reaches a scheduler."""
     with ExitStack() as stack:
 
         def over_slurm() -> slurm.Slurm:
@@ -49,10 +55,16 @@ def make(fake: FakeScontrol, tmp_path: Path) -> Iterator[Callable[[str], Actuato
             stack.enter_context(serving(path, over_slurm(), frozenset({os.geteuid()})))
             return delegate.build(delegate.Settings(socket=str(path)))
 
+        def over_the_door() -> bundled.Bundled:
+            door = stack.enter_context(door_at(tmp_path / "d", Scheduler(fake.node)))
+            return bundled.build(bundled.Settings(address=door.address, node=fake.node))
+
         makers: dict[str, Callable[[], Actuator]] = {
+            "bundled": over_the_door,
             "dry_run": lambda: dry_run.build(dry_run.Settings()),
             "slurm": over_slurm,
             "delegate": over_the_wire,
+            "gpus": lambda: gpus.build(gpus.Settings()),
             "processes": lambda: processes.build(processes.Settings()),
         }
         yield lambda name: makers[name]()
@@ -86,6 +98,8 @@ def any_wish(verb: Verb) -> Action:
     """One action of the verb, about something that is not there where it is about a job or a process."""
     if verb == "requeue":
         return requeue()
+    if verb in REMEDIES:
+        return remedy(verb)
     return reclaim(NOBODY, 1.0) if verb == "reclaim" else wish(verb)
 
 
@@ -129,6 +143,19 @@ def test_nothing_is_done_about_jobs_without_the_token(
     fake.put_job("8123")
     action = msgspec.structs.replace(any_wish(verb), reason="Bob: fan")
     assert make(name).perform(action).result == "refused"
+    assert fake.writes == []
+
+
+@pytest.mark.parametrize("name", SHELF)
+@pytest.mark.parametrize("verb", REMEDIES)
+def test_no_remedy_without_the_token_or_the_drain_that_must_stand(
+    name: str, verb: Verb, make: Callable[[str], Actuator], fake: FakeScontrol
+) -> None:
+    fake.set("IDLE+DRAIN", OURS)
+    here, asked = make(name), remedy(verb)
+    assert here.perform(msgspec.structs.replace(asked, reason="Bob: fan")).result == "refused"
+    if name != "dry_run":
+        assert here.perform(msgspec.structs.replace(asked, drain=None)).result in ("refused", "done")
     assert fake.writes == []
 
 
