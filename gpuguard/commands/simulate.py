@@ -4,7 +4,9 @@ Runs a trace of jobs through the real scheduler core on a virtual clock, and tel
 the GPUs were. Several --policy are shown side by side. Both files are CSV, plain or gzip, with a header: jobs need
 job_id, submit_s, duration_s, gpus; nodes need node_id, gpus, gpu_type, cpus, mem (docs/simulate.md has them all). A
 file with a mistake is refused whole. With --inflate nothing ends: shuffled jobs come one after the other, and what is
-told is how much of the cluster they cannot use. `gpuguard simulate claims` measures what is claimed of schedulers.
+told is how much of the cluster they cannot use. `gpuguard simulate claims` measures what is claimed of schedulers;
+`gpuguard simulate fleet` runs the agent's detectors and decisions on nodes that fail as real ones do
+(docs/fleet-simulation.md): which faults are found how soon, and what is drained for nothing.
 Same files, same options, same answer.
 Exit codes  0 done, 2 a file cannot be used, 64 usage error
 """
@@ -35,12 +37,17 @@ WALLTIMES = {
     "x3": "three times the run times",
 }  # fmt: skip
 MOST_RESERVATIONS = 1000
+FLEET_POLICIES = (DEFAULT, "any-xid", "reboot-clears")
+FLEET_NODE_DAYS = 30_000
+MOST_NODE_DAYS = 1_000_000
 
 
 def arguments(parser: ArgumentParser) -> None:
     """Declares the options."""
     # No choices here: a mistyped option would be told as a wrong choice of the word after it.
-    parser.add_argument("what", nargs="?", metavar="claims", help="measure the claims instead")
+    parser.add_argument(
+        "what", nargs="?", metavar="claims|fleet", help="measure the claims, or a fleet that fails, instead"
+    )
     files = parser.add_argument_group("files")
     files.add_argument("--jobs", metavar="FILE", help="the jobs, .csv or .csv.gz")
     files.add_argument("--nodes", metavar="FILE", help="the nodes")
@@ -50,7 +57,11 @@ def arguments(parser: ArgumentParser) -> None:
     how.add_argument(
         "--policy", action="append", type=_policy, metavar="NAME",
         help=f"one of {', '.join(POLICIES)} (the default), or all; {MANUAL}[:KEY=VALUE,...]: people choose GPUs"
-        " themselves; again for another beside it",
+        f" themselves; again for another beside it. With fleet: {', '.join(FLEET_POLICIES)}, or all",
+    )  # fmt: skip
+    how.add_argument(
+        "--node-days", type=_node_days, metavar="N",
+        help=f"with fleet: so many days of a node, over 60 d (default: {FLEET_NODE_DAYS:,})",
     )  # fmt: skip
     how.add_argument(
         "--walltime", choices=tuple(WALLTIMES), metavar="exact|bucket|x3",
@@ -90,9 +101,15 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def _policy(text: str) -> str:
-    if text.partition(":")[0] != MANUAL and text not in (*POLICIES, "all"):
+    if text.partition(":")[0] != MANUAL and text not in (*POLICIES, *FLEET_POLICIES, "all"):
         raise ArgumentTypeError(f"there is no policy {text!r}; there are {', '.join(POLICIES)}, {MANUAL}, or all")
     return text
+
+
+def _node_days(text: str) -> int:
+    if not 1 <= (value := _whole(text)) <= MOST_NODE_DAYS:
+        raise ArgumentTypeError(f"{text!r} is no number of node-days from 1 to {MOST_NODE_DAYS:,}")
+    return value
 
 
 def _number(text: str) -> float:
@@ -145,6 +162,8 @@ def run(args: Namespace) -> int:
     _check(args)
     if args.what == "claims":
         return _claims(args)
+    if args.what == "fleet":
+        return _fleet(args)
     policies = _policies(args)
     _check_manual(args, policies)
     _check_pictures(args, policies)
@@ -170,23 +189,17 @@ def run(args: Namespace) -> int:
 
 
 def _check(args: Namespace) -> None:
-    if args.what not in (None, "claims"):
+    if args.what not in (None, "claims", "fleet"):
         raise UsageError(
-            f"{args.what!r} is no option and no file's place: only `claims` stands alone; example: {EXAMPLE}"
+            f"{args.what!r} is no option and no file's place: only `claims` or `fleet` stands alone; example: {EXAMPLE}"
         )
-    if args.what == "claims":
-        given = [
-            name for name, value in (
-                ("--jobs", args.jobs), ("--nodes", args.nodes), ("--gpu-types", args.gpu_types),
-                ("--policy", args.policy), ("--walltime", args.walltime), ("--from-day", args.from_day),
-                ("--to-day", args.to_day), ("--max-days", args.max_days), ("--reservations", args.reservations),
-                ("--inflate", args.inflate), ("--model", args.model), ("--picture", args.picture),
-                ("--chart", args.chart), ("--colour", args.colour),
-            ) if value is not None
-        ]  # fmt: skip
-        if given:
-            raise UsageError(f"{given[0]} has no part in the claims, which bring their own cases: leave it out")
+    if args.what is not None:
+        _check_alone(args)
         return
+    if args.node_days is not None:
+        raise UsageError("--node-days goes with `gpuguard simulate fleet`; a trace has its own days")
+    if strange := [name for name in args.policy or () if name in FLEET_POLICIES and name not in POLICIES]:
+        raise UsageError(f"--policy {strange[0]} is one of `gpuguard simulate fleet`; see --help for those of traces")
     if args.claim is not None:
         raise UsageError("--claim goes with `gpuguard simulate claims`: it says which of them to measure")
     if args.traces is not None:
@@ -202,6 +215,19 @@ def _check(args: Namespace) -> None:
         raise UsageError(
             "with --inflate all is one instant, of which there is no picture: leave out --picture, --chart"
         )
+
+
+def _check_alone(args: Namespace) -> None:
+    """The claims and the fleet bring their own cases: what has no part in them is told, not passed over."""
+    common = ("jobs", "nodes", "gpu_types", "walltime", "from_day", "to_day", "max_days", "reservations", "inflate")
+    fleet = args.what == "fleet"
+    other = ("claim", "traces") if fleet else ("policy", "node_days")
+    for name in (*common, "model", "picture", "chart", "colour", *other):
+        if getattr(args, name) is not None:
+            whose = "the fleet, which is drawn by its recipe" if fleet else "the claims, which bring their own cases"
+            raise UsageError(f"--{name.replace('_', '-')} has no part in {whose}: leave it out")
+    if fleet and (strange := [name for name in args.policy or () if name not in (*FLEET_POLICIES, "all")]):
+        raise UsageError(f"--policy {strange[0]} is none of a fleet; there are {', '.join(FLEET_POLICIES)}, or all")
 
 
 def _policies(args: Namespace) -> list[str]:
@@ -439,4 +465,28 @@ def _claims(args: Namespace) -> int:
             bar.make_way()
             sys.stdout.write(words.page((line,)))
             sys.stdout.flush()
+    return 0
+
+
+# --- the fleet -------------------------------------------------------------------------------------------------------
+
+
+def _fleet(args: Namespace) -> int:
+    from gpuguard.runtime.bar import Bar
+    from gpuguard.runtime.fleet import page, simulated
+
+    names = [one for name in args.policy or [DEFAULT] for one in (FLEET_POLICIES if name == "all" else (name,))]
+    runs = []
+    for name in dict.fromkeys(names):
+        with Bar(name, "node-days", shown=True if args.progress else None) as bar:
+            node_days = args.node_days or FLEET_NODE_DAYS
+            runs.append(simulated(name, node_days=node_days, seed=args.seed, show=bar.show))
+    if args.json:
+        import msgspec
+
+        sys.stdout.write(msgspec.json.encode(runs[0] if len(runs) == 1 else runs).decode() + "\n")
+        return 0
+    from gpuguard.runtime import words
+
+    sys.stdout.write(words.page(page(runs)))
     return 0

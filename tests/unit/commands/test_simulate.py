@@ -244,6 +244,32 @@ def test_a_model_that_there_is_not(call: Call, typed: str) -> None:
     assert "far" in err
 
 
+# --- the fleet -------------------------------------------------------------------------------------------------------
+
+
+def test_a_fleet_tells_what_is_promised_and_the_same_twice(call: Call) -> None:
+    one, two = (facts(call, "fleet", "--node-days", "90", "--seed", "5") for _ in range(2))
+    promised = {
+        "node_days", "faults", "missed", "false_drains", "false_drains_by_cause", "foreign_writes", "detection_s",
+        "releases", "availability", "lost_gpu_hours", "wall_s",
+    }  # fmt: skip
+    assert promised <= one.keys()
+    assert {"p50", "p99", "max"} <= one["detection_s"].keys()
+    assert (one["node_days"], one["foreign_writes"], one["policy"]) == (90, 0, "gpuguard")
+    for cost in ("wall_s", "peak_rss_mib"):
+        del one[cost], two[cost]
+    assert json.dumps(one) == json.dumps(two)
+
+
+def test_policies_of_a_fleet_stand_side_by_side(call: Call) -> None:
+    code, out, err = call("fleet", "--node-days", "60", "--policy", "any-xid", "--policy", "all", "--progress")
+    assert code == 0
+    assert "any-xid        gpuguard   reboot-clears" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "60 of 60 node-days" in err
+    assert len(facts(call, "fleet", "--node-days", "30", "--policy", "all")) == 3
+
+
 # --- claims ----------------------------------------------------------------------------------------------------------
 
 
@@ -343,8 +369,13 @@ TYPED = {
     "an unknown setting of manual": ([*MORNING, "--policy", "manual:best=1"], "no setting 'best'; it has: look"),
     "a model where no scheduler runs": ([*MORNING, "--policy", "manual", "--model", "far"], "no scheduler runs"),
     "two forms": ([*MORNING, "--json", "--table"], "not allowed with"),
-    "what is no part of it yet": (["fleet"], "claims"),
+    "what is no part of it": (["weather"], "`claims` or `fleet`"),
     "claims of a trace": (["claims", *MORNING], "--jobs has no part"),
+    "a fleet of a trace": (["fleet", *MORNING], "--jobs has no part"),
+    "a fleet under a policy of traces": (["fleet", "--policy", "easy-pack"], "none of a fleet"),
+    "no node-days at all": (["fleet", "--node-days", "0"], "from 1 to"),
+    "node-days of a trace": ([*MORNING, "--node-days", "5"], "simulate fleet"),
+    "a policy of fleets": ([*MORNING, "--policy", "any-xid"], "simulate fleet"),
     "traces of a run": ([*MORNING, "--traces", "."], "simulate claims"),
     "a claim of a run": ([*MORNING, "--claim", "S1"], "simulate claims"),
     "a model without a world": ([*MORNING, "--inflate", "1", "--model", "far"], "--model"),
