@@ -104,6 +104,8 @@ class People:
             machine = world.agents[node].machine
             for broken in world.open[node]:
                 fault = broken.fault
+                if fault.sight == "doubtful" and broken.asked is None:
+                    world.found(world.agents[node], broken, now)  # it may have stood already when the fault came
                 last = self._mended.get((node, fault.gpu, fault.signature))
                 again = fault.sight == "evident" and last is not None and now - last < COMES_BACK
                 if fault.signature == "no_spare_row" or again:

@@ -270,7 +270,7 @@ class World:
         if self.open[node] and (decision.transitions or decision.owed):
             for seen in self.open[node]:
                 if seen.asked is None:
-                    self._found(agent, seen, at)
+                    self.found(agent, seen, at)
 
     def _owed(self, agent: Agent, at: float, decision: Decision) -> None:
         node, drain = agent.machine.node, agent.health.drain
@@ -285,7 +285,8 @@ class World:
                 real = any(seen.fault.at <= at for seen in self.open[node])
                 self._asked[node].setdefault(action.token, "" if real else self._cause(agent, at))
 
-    def _found(self, agent: Agent, seen: Seen, at: float) -> None:
+    def found(self, agent: Agent, seen: Seen, at: float) -> None:
+        """Whether the agent knows of the fault now: a WARNING for what is doubtful, a drain for the subject."""
         drain = agent.health.drain
         subject = agent.health.subjects.get(gpu(agent.machine.address(seen.fault.gpu)))
         if seen.fault.sight == "doubtful":
