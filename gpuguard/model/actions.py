@@ -37,7 +37,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     `test` without one is a second look, which asks the driver and does nothing else.
     None names a program, a file or another node.
     `by` is who wants it: gpuguard, whose drains the fleet's budget counts and limits, or a person, whose drains it only
-    counts. `code` is the finding it rests on, by which a common cause is known; `severe` whether what runs there
+    counts. `known` says that its target once told that this drain stands: then it is no new one, whatever its date.
+    `code` is the finding it rests on, by which a common cause is known; `severe` whether what runs there
     should not stay.
     """
 
@@ -51,6 +52,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     started: float | None = None
     by: str = "gpuguard"
+    known: bool = False
     code: str = ""
     severe: bool = True
     drain: TokenId | None = None
