@@ -148,7 +148,7 @@ _STRANGE = _wait("the scheduler names a state that this gpuguard does not know")
 _REBOOTING = _wait("a reboot is under way; whoever asked for it brings the node back")
 _FOREIGN = _never("somebody else drained this node")
 _UNEXPLAINED = _never("somebody drained this node and left no reason")
-_SIBLING = _never("another gpuguard token holds this node; `gpuguard resume --adopt` takes it over")
+_SIBLING = _never("another gpuguard token holds this node; `gpuguard resume --adopt` with that token takes it over")
 _OURS = _done("our drain stands")
 _NOT_OURS = _done("no drain of ours stands")
 _LIFTED = _never("our drain stands no longer; somebody lifted it")
@@ -160,7 +160,6 @@ _OUT: Final[tuple[Condition, ...]] = ("maintenance", "powered", "unregistered", 
 _ANY: Final = ()
 _GO = Cell("write", "the node is settled and the drain is ours to change")
 _OPEN = Cell("write", "the node takes work and nobody holds it")
-_ORPHAN = Cell("write", "a gpuguard token that a person adopts")
 
 TABLE: Final[tuple[Row, ...]] = (
     #   condition        holder            drain          update_reason  release        adopt
@@ -171,8 +170,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(_ANY,            ("unexplained",), _UNEXPLAINED,  _UNEXPLAINED,  _UNEXPLAINED,  _UNEXPLAINED),
     Row(("settled",),    ("ours",),        _OURS,         _GO,           _GO,           _OURS),
     Row(_ANY,            ("ours",),        _OURS,         _UNSETTLED,    _UNSETTLED,    _OURS),
-    Row(("settled",),    ("sibling",),     _SIBLING,      _SIBLING,      _SIBLING,      _ORPHAN),
-    Row(_ANY,            ("sibling",),     _SIBLING,      _SIBLING,      _SIBLING,      _UNSETTLED),
+    Row(_ANY,            ("sibling",),     _SIBLING,      _SIBLING,      _SIBLING,      _SIBLING),
     Row(("failing",),    ("nobody",),      _FAILING,      _LIFTED,       _NOT_OURS,     _NOTHING),
     Row(("settled",),    ("nobody",),      _OPEN,         _LIFTED,       _NOT_OURS,     _NOTHING),
     Row(_OUT,            ("nobody",),      _UNSETTLED,    _LIFTED,       _NOT_OURS,     _NOTHING),

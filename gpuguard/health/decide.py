@@ -5,6 +5,7 @@ has one cause; `machine` says what state follows; `drain` what is owed. A detect
 itself and blinds no other.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -165,7 +166,7 @@ class _Desk:
         if obeyed.accepted:
             self._accept_returning()
         if paused is not None and self.pause is None:
-            self._doubt()
+            self._doubt(seconds_between(paused.since, self.now))
 
     def _hear_of(self, event: ActionOutcome) -> None:
         """What came of an action is known to whoever it was owed for: the drain, or an errand."""
@@ -183,7 +184,8 @@ class _Desk:
             self._owe(owed)
         elif errand is not None and not errand.dry:
             self._take_remedy(errand, event)
-        self.story.append(story.outcome(event, subject))
+        if not errands.is_old_answer(event, errand, self.before.drain):
+            self.story.append(story.outcome(event, subject))
 
     def _take_remedy(self, errand: errands.Errand, event: ActionOutcome) -> None:
         """What came of a test or a reset is evidence like any other."""
@@ -277,15 +279,17 @@ class _Desk:
         if self.pause is None or (seconds_between(self.pause.since, self.now) or 0.0) < self.pause.seconds:
             return
         self.story.append(story.pause_ended(self.pause, self.event))
+        self._doubt(seconds_between(self.pause.since, self.now))
         self.pause = None
-        self._doubt()
 
-    def _doubt(self) -> None:
-        """Nothing is acted on that was only seen before a pause, while no drain of ours stands."""
+    def _doubt(self, paused: float | None = None) -> None:
+        """Nothing is acted on that was only seen before a pause of so many seconds, or so long ago that it is old news,
+        while no drain of ours stands."""
+        recent = min(self.settings.fresh_for, self.settings.fresh_for if paused is None else paused)
         if self.drain is not None and self.drain.state in ("standing", "releasing") and not self.drain.dry_run:
             return
         for subject in list(self.subjects.values()):
-            doubted = machine.doubt(subject, self.now, self.settings.fresh_for)
+            doubted = machine.doubt(subject, self.now, recent)
             if doubted.standing != subject.standing:
                 self._put(doubted)
         self._ask(self.subjects.values(), always=True)
@@ -448,7 +452,7 @@ class _Desk:
             if name not in self.subjects:
                 continue
             before = self.before.subject(name)
-            after = machine.move(self.subjects[name], self.now, proof=self.settings.proof, watching=self._watching())
+            after = machine.move(self.subjects[name], self.now, proof=self._proof(), watching=self._watching())
             self.subjects[name] = after
             if before.state != "unfit" and after.state == "unfit":
                 mild = all(s.finding.severity != "critical" for s in machine.deciding(after))
@@ -457,6 +461,12 @@ class _Desk:
                 )
             self._tell(before, after, news)
         self._ask([self.subjects[name] for name in self.touched if name in self.subjects])
+
+    def _proof(self) -> machine.Proof:
+        """What a subject has to show; a test is made under our own drain alone, so without one none is waited for."""
+        drain, proof = self.drain, self.settings.proof
+        tested = drain is not None and drain.by == "gpuguard" and drain.state in ("standing", "owed", "refused")
+        return proof if tested or not proof.tests else dataclasses.replace(proof, tests=False)
 
     def _excuse_peers(self) -> None:
         """What peers said of a GPU just before it was known to be lost is told as its consequence."""

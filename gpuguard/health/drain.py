@@ -13,7 +13,8 @@ is written at most every `reason_every` seconds.
 What the fleet's budget, or a common cause, forbids is `held`: nothing stands, and it is a person's from then on, until
 a subject becomes unfit anew. After `releases_a_day` given back by itself, a person gives the node back.
 While a person keeps gpuguard's hands off the node (`pause`), what is owed is taken back and nothing new is owed; what
-stands stays. When it ends, what was seen before it and not since decides nothing (`machine.doubt`).
+stands stays. The drain keeps its token meanwhile, as it may have been written: afterwards it is owed again, or given
+back. What was seen before the pause and not since decides nothing then (`machine.doubt`).
 Conflicts. Somebody else's drain is never written over: ours waits as `foreign`. Somebody who takes ours away is obeyed:
 it is `overridden` until a subject becomes unfit anew. What a person asked for is given back only by a person. What a
 target refused is asked again after a restart, or for another fault.
@@ -32,7 +33,7 @@ from gpuguard.incident.ranks import COMPANIONS
 from gpuguard.model.actions import DRY, DRY_TARGET, Action, DrainVerb
 from gpuguard.model.events import ActionOutcome, AnyEvent, Booted, OperatorAsked
 from gpuguard.model.findings import Remedy
-from gpuguard.model.health import Drain, Owed, Pause, Standing, SubjectHealth
+from gpuguard.model.health import Drain, DrainState, Owed, Pause, Standing, SubjectHealth
 from gpuguard.model.ids import NODE, SubjectId, TokenId
 from gpuguard.model.instants import seconds_between
 
@@ -57,6 +58,8 @@ AGAIN = 1000
 DAY = 86400.0
 # More times that the node was given back than any limit of a day counts.
 RELEASES_KEPT = 16
+# How the key of an answer ends that nothing was asked for: the target was looked at (runtime/messenger).
+SEEN = ":seen"
 ENOUGH_RELEASES = "it was given back {} times within 24 h and failed again: a person is to give it back"
 
 Settled = tuple[Drain | None, list[Owed]]
@@ -82,6 +85,8 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
     drain, worst = health.drain, top(health)
     if health.pause is not None:
         return _hands_off(drain, event)
+    if drain is not None and worst is not None and drain.kept:
+        drain = msgspec.structs.replace(drain, kept="")
     if drain is None:
         return _new(health, *worst, event, settings) if worst else (None, [])
     if settings.dry_run and not drain.dry_run:
@@ -111,6 +116,8 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
         return drain, []
     if worst is None:
         return _let_go(health, drain, event, settings)
+    if drain.state == "owed" and not drain.pending:
+        return _owe_again(health, drain, event)  # a person's pause is over
     return _retell(health, drain, *worst, event, settings) if drain.state == "standing" else (drain, [])
 
 
@@ -151,32 +158,52 @@ def _owe_again(
 ) -> tuple[Drain, list[Owed]]:
     """The same drain is owed once more, under a key of its own."""
     gone = _cancel(drain, event) if gone is None else gone
-    again = msgspec.structs.replace(drain, state="owed", writes=drain.writes + 1, covered=_unfit(health))
+    again = msgspec.structs.replace(
+        _named_anew(health, drain), state="owed", writes=drain.writes + 1, covered=_unfit(health), kept=""
+    )
     again, owed = _owe(again, "drain", event)
     return again, [*gone, *owed]
 
 
+def _named_anew(health: Health, drain: Drain) -> Drain:
+    """A drain that was never written names what decides now; of one that was, people have read the reason."""
+    worst = top(health)
+    if worst is None or drain.written is not None or drain.by != "gpuguard" or drain.code in ("operator", "late"):
+        return drain
+    subject, standing = worst
+    return msgspec.structs.replace(
+        drain, subject=subject.id, code=standing.finding.code, reason=_reason(drain.token, subject, standing),
+        because=standing.because, severe=standing.finding.severity == "critical",
+    )  # fmt: skip
+
+
 def _hands_off(drain: Drain | None, event: AnyEvent) -> Settled:
-    """Nothing is owed while a person has the node: a drain that was not written is wanted anew afterwards, or not."""
-    if drain is None or drain.state not in ("owed", "foreign", "held") or drain.by != "gpuguard":
+    """Nothing is owed while a person has the node. What was on its way may have arrived: so the drain stays, without
+    anything pending, and what follows is decided when the person's time is over."""
+    if drain is None or drain.by != "gpuguard" or not drain.pending:
         return drain, []
-    if drain.written is None:
-        return None, _cancel(drain, event)
-    return msgspec.structs.replace(drain, state="standing", pending=""), _cancel(drain, event)
+    match drain.state:
+        case "owed" | "foreign":
+            state: DrainState = "owed"
+        case "releasing" | "standing":
+            state = "standing"
+        case _:
+            return drain, []
+    gone = _cancel(drain, event)
+    return msgspec.structs.replace(drain, state=state, pending="", writes=drain.writes + 1), gone
 
 
 def _let_go(health: Health, drain: Drain, event: AnyEvent, settings: Settings) -> Settled:
+    if drain.state in ("overridden", "foreign") or (drain.state in ("refused", "held") and drain.written is None):
+        # Nothing of ours stands on the node, and nothing is wanted any more.
+        return None, _cancel(drain, event)
     if any(subject.state == "returning" and subject.tested is None for subject in health.subjects.values()):
         return drain, []
-    if drain.state in ("overridden", "foreign") or (drain.state in ("refused", "held") and drain.written is None):
-        # Nothing of ours stands on the node.
-        return None, _cancel(drain, event)
-    if not settings.release or drain.state == "refused":
+    if not settings.release or drain.state == "refused" or drain.kept:
         # It stands, and a person or a restart is needed to lift it.
         return drain, []
     if released_today(health, event) >= settings.releases_a_day:
-        why = ENOUGH_RELEASES.format(settings.releases_a_day)
-        return (drain if drain.kept == why else msgspec.structs.replace(drain, kept=why)), []
+        return msgspec.structs.replace(drain, kept=ENOUGH_RELEASES.format(settings.releases_a_day)), []
     # Whether an owed drain was written is not known until its answer comes, so it is released all the same: a
     # release touches nothing but our own token.
     return _release(drain, event)
@@ -247,13 +274,18 @@ def after_outcome(drain: Drain | None, outcome: ActionOutcome, verb: str, token:
 def _answered(drain: Drain, outcome: ActionOutcome, verb: str) -> Drain | None:
     # A drain that meets somebody else's is kept and sent again (runtime/loop); anything else but "later" ends it.
     waits = outcome.result == "deferred" or (outcome.result == "foreign" and verb == "drain")
-    over = outcome.key == drain.pending and not waits and outcome.result not in ("refused", "held")
+    current = outcome.key == drain.pending
+    over = current and not waits and outcome.result not in ("refused", "held")
     told = msgspec.structs.replace(
         drain, message=outcome.message, node_state=outcome.node_state or drain.node_state,
         pending="" if over else drain.pending,
     )  # fmt: skip
+    told = drain if told == drain else told
     if (verb == "release") is not (drain.state == "releasing"):
         return told  # about what was overtaken
+    seen = verb == "update_reason" and drain.state == "standing" and outcome.key.endswith(SEEN)
+    if outcome.result in ("foreign", "held", "refused") and not (current or seen):
+        return told  # the same
     stands = msgspec.structs.replace(told, state="standing", written=outcome.at, writes=max(drain.writes, 1))
     refused = msgspec.structs.replace(told, state="refused")
     match verb, outcome.result:
@@ -329,6 +361,11 @@ def _paused(health: Health, asked: OperatorAsked) -> Obeyed:
 
 def _persons_drain(health: Health, asked: OperatorAsked, settings: Settings) -> Obeyed:
     drain = health.drain
+    if drain is not None and drain.state == "owed" and drain.by == "gpuguard":
+        # Under a key of its own, as a person's: the fleet's budget does not limit it, whatever it was asked before.
+        owed_now, owed = _owe_again(health, msgspec.structs.replace(drain, by=asked.by), asked)
+        answer = f"the drain {drain.token} is owed as {asked.by}'s; from now on only a person gives it back"
+        return Obeyed(drain=owed_now, owed=tuple(owed), answer=answer)
     if drain is not None and drain.state in ("owed", "standing", "foreign"):
         kept = msgspec.structs.replace(drain, by=asked.by)
         how = {
@@ -391,7 +428,8 @@ def _persons_release(health: Health, asked: OperatorAsked, settings: Settings) -
         return Obeyed(drain=drain, answer=answer)
     if drain.state == "releasing":
         return Obeyed(drain=drain, answer=f"a release of {drain.token} is owed already", accepted=True)
-    releasing, owed = _release(drain, asked)
+    # As the person's: how often gpuguard gives it back by itself is another thing.
+    releasing, owed = _release(msgspec.structs.replace(drain, by=asked.by), asked)
     return Obeyed(drain=releasing, owed=tuple(owed), answer=f"a release of {drain.token} is owed", accepted=True)
 
 
@@ -417,7 +455,7 @@ def _owe(drain: Drain, verb: DrainVerb, event: AnyEvent) -> tuple[Drain, list[Ow
     key = f"{verb}:{drain.token}:{drain.writes}" + (DRY if drain.dry_run else "")
     action = Action(
         key=key, verb=verb, token=drain.token, subject=drain.subject, reason=drain.reason, at=event.at, by=drain.by,
-        code=drain.code, severe=drain.severe,
+        code=drain.code, severe=drain.severe, known=drain.written is not None,
     )  # fmt: skip
     return msgspec.structs.replace(drain, pending=key), [Owed(action=action)]
 

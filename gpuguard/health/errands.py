@@ -10,6 +10,7 @@ could be done (mode observe) counts for nothing once something can.
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -18,10 +19,11 @@ import msgspec
 from gpuguard.custody.token import make_reason
 from gpuguard.model.actions import DRY, DRY_TARGET, Action, ErrandVerb, Result
 from gpuguard.model.events import ActionOutcome, AnyEvent, Booted
-from gpuguard.model.health import Owed
+from gpuguard.model.health import Drain, Owed
 from gpuguard.model.ids import SubjectId, TokenId
 from gpuguard.model.instants import Instant, seconds_between
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 # Of 65,536 tokens at most 1,024 are used: as many that fail have a chance of 1 in 10 ** 28.
 SALTS = 16
 
@@ -31,7 +33,8 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
     `since` is when it was first wanted; `owed` when it was each time, oldest first; `number` how often ever. `pending`
     is the action that is owed now. `came` is what the target answered last, `message` in its words, `ended` when.
-    `against` is the job's count of restarts that the last one was owed for.
+    `against` is the job's count of restarts that the last one was owed for. `spent` says that it is due, and was tried
+    as often as it may: the rest is a person's.
     """
 
     verb: ErrandVerb
@@ -46,6 +49,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
     ended: Instant | None = None
     dry: bool = False
     against: int | None = None
+    spent: bool = False
 
 
 Wanted = Literal["keep", "cancel", "drop"]
@@ -82,14 +86,33 @@ def owe(
 def answered(errands: Errands, event: ActionOutcome) -> Errands:
     """The errands after a target answered."""
     for name, errand in errands.items():
-        if errand.pending is None or errand.pending.key != event.key or event.result == "deferred":
+        if errand.pending is None or errand.pending.key != event.key:
             continue
+        if event.result == "deferred":
+            # Kept in order to tell only what is new; how long it takes is not.
+            return errands if same_but_for_numbers(errand.message, event.message) else {
+                **errands, name: msgspec.structs.replace(errand, message=event.message),
+            }  # fmt: skip
         # Set to act, with a target that only talks: nothing was done, and a person must say which it is to be.
         talked = event.result == "done" and event.node_state == DRY_TARGET and not errand.dry
         came: Result = "refused" if talked else event.result
         after = msgspec.structs.replace(errand, pending=None, came=came, message=event.message, ended=event.at)
         return {**errands, name: after}
     return errands
+
+
+def same_but_for_numbers(one: str, other: str) -> bool:
+    """Whether two sentences of a target differ in nothing but how long, how often and how many."""
+    return bool(one) and _NUMBER.sub("#", one) == _NUMBER.sub("#", other)
+
+
+def is_old_answer(event: ActionOutcome, errand: Errand | None, drain: Drain | None) -> bool:
+    """Whether a target says "not yet" for the same reason as the last time: that is no news."""
+    if event.result not in ("deferred", "foreign"):
+        return False
+    if errand is not None:
+        return same_but_for_numbers(errand.message, event.message)
+    return drain is not None and drain.pending == event.key and same_but_for_numbers(drain.message, event.message)
 
 
 def of_key(errands: Errands, key: str) -> Errand | None:

@@ -38,8 +38,8 @@ DAY: Final = 86400.0
 VERBS: Final[tuple[RemedyVerb, ...]] = ("evict", "test", "reset", "reboot")
 # A second look waits so long for a second witness, who is the better one.
 WITNESS_FIRST: Final = 60.0
-# Between two tries of one rung.
-REST: Final = 600.0
+# Between two tries of one rung. A reboot that was asked for may have to wait for the window of whoever reboots.
+REST: Final[dict[str, float]] = {"test": 600.0, "reset": 600.0, "reboot": 6 * 3600.0, "evict": DAY}
 FAILED: Final = "diagnostic_failed"
 CHECK: Final = "test"
 
@@ -73,7 +73,10 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
         owed.extend(more)
     for name, step in due.items():
         errand = left.get(name) or Errand(verb=step.verb, about=step.about, subject=step.subject.id, since=event.at)
-        if not _is_due(errand, step, event, settings):
+        spent = _is_spent(errand, event, settings)
+        if errand.spent is not spent and name in left:
+            errand = left[name] = msgspec.structs.replace(errand, spent=spent)
+        if spent or not _is_due(errand, step, event):
             continue
         used = (*health.tokens.used, *(o.action.token for o in owed))
         left[name], action = errands.owe(
@@ -82,11 +85,6 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
         )  # fmt: skip
         owed.append(action)
     return (health.errands if left == health.errands else left), owed
-
-
-def exhausted(errand: Errand, now: ActionOutcome | AnyEvent, settings: Settings) -> bool:
-    """Whether it was tried as often as it may for now: the rest is a person's."""
-    return errand.pending is None and len(errands.recent(errand, now.at, DAY)) >= _tries(errand.verb, settings)
 
 
 def is_proof(errand: Errand, event: ActionOutcome) -> bool:
@@ -175,16 +173,21 @@ def _second_looks(health: Health, event: AnyEvent) -> Iterable[Step]:
             yield Step(verb="test", about=subject.id, subject=subject, code=standing.finding.code, drain=None)
 
 
-def _is_due(errand: Errand, step: Step, event: AnyEvent, settings: Settings) -> bool:
+def _is_spent(errand: Errand, event: AnyEvent, settings: Settings) -> bool:
+    """Whether it was tried as often as it may be in a day, and is due all the same."""
+    tried = len(errands.recent(errand, event.at, DAY))
+    return errand.verb != "evict" and errand.pending is None and tried >= _tries(errand.verb, settings)
+
+
+def _is_due(errand: Errand, step: Step, event: AnyEvent) -> bool:
     if errand.pending is not None or errand.came == "refused":
         return False
-    if errand.verb == "evict" and errand.number:
+    if errand.verb == "evict" and errand.owed:
         return False  # once for each drain
-    before = errands.recent(errand, event.at, DAY)
-    if len(before) >= _tries(errand.verb, settings):
-        return False
-    rested = seconds_between(errand.ended or before[-1], event.at) if before else None
-    return not before or (rested is not None and rested >= REST) or _is_another(errand, step)
+    if not errand.owed:
+        return True
+    rested = seconds_between(errand.ended or errand.owed[-1], event.at)
+    return (rested is not None and rested >= REST[errand.verb]) or _is_another(errand, step)
 
 
 def _is_another(errand: Errand, step: Step) -> bool:

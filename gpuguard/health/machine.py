@@ -13,7 +13,7 @@ next remedy of its ladder is due. Planned reboots of a healthy node count for no
 A newer lesser fault never replaces a held worse one, as the state is always that of the worst that stands.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -69,18 +69,27 @@ WITNESS_WITHIN = 3600.0
 DRIVERS_WORDS = ("recovery_action", "xid154")
 
 
+REPEATS = (
+    "fault_codes", "row_remap", "retired_pages", "ecc_uncorrected", "sram_threshold", "memory_unrepairable",
+    "recovery_action",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
     """What a subject that was unfit has to show. Units: seconds
 
     `clean_passes` looks that find nothing, over `clean_for` at least, and with `tests` a passed test: then it may be
-    used again. After `probation` more it counts as healthy.
+    used again. After `probation` more it counts as healthy. On probation a mild fault of its hardware that one of the
+    checks `repeats` found takes it out: checks that read the hardware's own word, which neither a program nor a hot
+    room can put there.
     """
 
     clean_for: float = 600.0
     clean_passes: int = 3
     probation: float = 7 * 86400.0
     tests: bool = False
+    repeats: tuple[str, ...] = REPEATS
 
     @property
     def pass_every(self) -> float:
@@ -168,7 +177,7 @@ def weight(finding: Finding | Accepted) -> tuple[int, int]:
     return SEVERITIES.index(finding.severity), remedy_rank(finding.remedy)
 
 
-def confirm(subject: SubjectHealth) -> SubjectHealth:
+def confirm(subject: SubjectHealth, repeats: Collection[str] = REPEATS) -> SubjectHealth:
     """Critical findings that have witnesses enough are confirmed, for as long as they stand.
 
     A fresh self-evident one needs none but itself. Any other needs a second source, for the same code or for another
@@ -180,7 +189,7 @@ def confirm(subject: SubjectHealth) -> SubjectHealth:
     def settled(standing: Standing) -> Standing:
         if standing.confirmed:
             return standing
-        if _is_repeat(subject, standing):
+        if _is_repeat(subject, standing, repeats):
             remedy: Remedy = max(standing.remedy, "test", key=remedy_rank)
             return msgspec.structs.replace(standing, confirmed=True, remedy=remedy)
         if standing not in critical:
@@ -196,10 +205,12 @@ def confirm(subject: SubjectHealth) -> SubjectHealth:
     return msgspec.structs.replace(subject, standing=tuple(settled(s) for s in subject.standing))
 
 
-def _is_repeat(subject: SubjectHealth, standing: Standing) -> bool:
+def _is_repeat(subject: SubjectHealth, standing: Standing, repeats: Collection[str]) -> bool:
     """Whether it is a mild fault of hardware that came while the subject was on probation."""
     finding = standing.finding
     if subject.tested is None or finding.severity != "degraded" or finding.blame != "hardware":
+        return False
+    if finding.check not in repeats:
         return False
     if finding.silent or finding.consequence or standing.secondary_to is not None:
         return False
@@ -209,7 +220,8 @@ def _is_repeat(subject: SubjectHealth, standing: Standing) -> bool:
 
 def doubt(subject: SubjectHealth, now: Instant, fresh_for: float) -> SubjectHealth:
     """After a pause, what was confirmed before it and not seen since is old news: it needs a new witness that is no
-    log. What is measured is as new as its last measurement."""
+    log. What is measured is as new as its last measurement. Units: fresh_for: seconds that are no news yet
+    """
 
     def doubted(standing: Standing) -> Standing:
         age = seconds_between(standing.last, now)
@@ -344,6 +356,17 @@ def situation(subject: SubjectHealth, now: Instant, *, proof: Proof, watching: b
     return "silent" if any(s.finding.silent for s in subject.standing) else "clear"
 
 
+def in_doubt(subject: SubjectHealth) -> list[Standing]:
+    """What was once enough to take it out and was not seen since a pause: it waits for a new witness."""
+    return [
+        s
+        for s in subject.standing
+        if s.finding.severity == "critical"
+        and not (s.confirmed or s.fresh or s.finding.consequence)
+        and s.secondary_to is None
+    ]
+
+
 def _doubtful(subject: SubjectHealth, now: Instant) -> bool:
     """Whether something speaks against its return: a critical finding that waits for its witness, or a GPU that used
     to answer on the bus and was not seen there since the machine was started.
@@ -365,7 +388,7 @@ def _newer(faults: Iterable[Standing], than: Instant) -> bool:
 
 def move(subject: SubjectHealth, now: Instant, *, proof: Proof, watching: bool) -> SubjectHealth:
     """The subject in the state that follows from what stands, and what it has shown by now of being well."""
-    subject = confirm(subject)
+    subject = confirm(subject, proof.repeats)
     word = situation(subject, now, proof=proof, watching=watching)
     state = TABLE[word][subject.state]
     since = subject.since if state == subject.state else now

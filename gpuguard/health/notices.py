@@ -7,9 +7,10 @@ neither told anew nor told to be over.
 Each fault is told once, under the code that made its subject unfit first; what else comes to stand there is in
 `gpuguard why`. What jobs suffer from is told of its job. A drain that is only rehearsed (mode observe) is told as that.
 
-A page      a replacement is due; a drain or a remedy is held, or was refused by its target; a node came back too often
+A page      a replacement is due; a drain or a remedy is held, or was refused by its target; a remedy was tried as often
+            as it may; a node came back too often; a fault is undecided since a pause
 A warning   a part failed; a test failed or a remedy did not help; the node is somebody else's; a drain of ours was
-            taken away; a source is blind; the disk refuses; a job hangs
+            taken away, or waits for long; a source is blind; the disk refuses; a job hangs
 A notice    the node was drained, or would have been
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpuguard.health.errands import Errand
-from gpuguard.health.machine import deciding
+from gpuguard.health.machine import deciding, in_doubt
 from gpuguard.health.policy import component
 from gpuguard.health.state import Health
 from gpuguard.model.events import ActionOutcome, AnyEvent
@@ -39,6 +40,16 @@ HANGS = ("job_hung", "job_half_dead")
 REMEDIES = ("evict", "test", "reset", "reboot")
 EVIDENCE = 4  # faults of one part that a page tells in whole
 RAW_SHOWN = 400
+
+# What a person can do where a target refused or held a rung.
+BY_HAND: dict[str, str] = {
+    "test": "Test it by hand, then gpuguard resume --yes gives the node back",
+    "reset": "Reset the GPU by hand once nothing runs on it",
+    "reboot": "Reboot the node by hand once its jobs are over",
+    "evict": "Move what is left by hand",
+}
+# A scheduler that does not answer for so long is something to know. Units: seconds
+WAITS_FOR = 600.0
 
 NEXT: dict[Remedy, str] = {
     "none": "gpuguard why {part} tells what led to it",
@@ -137,13 +148,19 @@ def _all(health: Health, node: str) -> Iterator[Notice]:
     for subject in health.subjects.values():
         if subject.state == "unfit":
             yield from _failed(health, subject, node)
+        elif doubted := in_doubt(subject):
+            yield _undecided(subject, doubted[0], node)
         if kind_of(subject.id) == "job":
             yield from _hung(subject, node)
     if health.drain is not None:
         yield from _drained(health.drain, node)
+        if _waits_long(health.drain, health.now):
+            yield _waiting(health.drain, node)
     for errand in health.errands.values():
         if errand.came in ("failed", "refused", "held") and not errand.dry:
             yield _errand(errand, node, errand.came)
+        elif errand.spent and not errand.dry:
+            yield _spent(errand, node)
     for source in health.sources.values():
         if source.name == STORE and source.level != "watching":
             yield _disk(source, node)
@@ -256,6 +273,40 @@ def _drained(drain: Drain, node: str) -> Iterator[Notice]:
             )  # fmt: skip
 
 
+def _waits_long(drain: Drain, now: Instant) -> bool:
+    """Whether a drain for real is on its way for so long that something hinders it."""
+    age = seconds_between(drain.since, now)
+    waits = drain.state == "owed" and drain.written is None and bool(drain.pending) and not drain.dry_run
+    return waits and age is not None and age >= WAITS_FOR
+
+
+def _waiting(drain: Drain, node: str) -> Notice:
+    return _notice(
+        node, "drain.waiting", "warning", NODE, drain.token, drain.since, code=drain.code, token=drain.token,
+        title=f"the node is not drained yet: {drain.code}", text=drain.message or "the scheduler gave no answer",
+        next_step="gpuguard status has its words; jobs may still be placed on the node",
+    )  # fmt: skip
+
+
+def _undecided(subject: SubjectHealth, standing: Standing, node: str) -> Notice:
+    part, code = component(subject), standing.finding.code
+    return _notice(
+        node, "fault.undecided", "page", subject.id, code, standing.first, code=code,
+        title=f"{part} is undecided: {code} was seen before a pause and not since", text=standing.finding.reason,
+        next_step=f"gpuguard why {part}; look at it: gpuguard drain --yes, or gpuguard ack {code}",
+        facts=_identity(subject), because=standing.because,
+    )  # fmt: skip
+
+
+def _spent(errand: Errand, node: str) -> Notice:
+    return _notice(
+        node, f"{errand.verb}.spent", "page", errand.subject, errand.about, errand.since,
+        title=f"{errand.verb} of {errand.subject} did not help, and is not tried again today",
+        text=errand.message or "the target did not say more",
+        next_step=f"gpuguard why {errand.subject}; a person has to look", facts={"tries": str(errand.number)},
+    )  # fmt: skip
+
+
 def _errand(errand: Errand, node: str, came: str) -> Notice:
     remedy = errand.verb in REMEDIES
     urgency: Urgency = "page" if remedy and came != "failed" else "warning"
@@ -265,7 +316,7 @@ def _errand(errand: Errand, node: str, came: str) -> Notice:
         title = f"a test of {errand.subject} failed"
     step = f"gpuguard why {errand.subject}"
     if urgency == "page":
-        step += f"; it is not tried again by itself: {errand.verb} it by hand, or say why not with gpuguard ack"
+        step += "; it is not tried again by itself until the agent is restarted. " + BY_HAND.get(errand.verb, "")
     return _notice(
         node, f"{errand.verb}.{came}", urgency, errand.subject, errand.about, errand.since, title=title,
         text=errand.message or "the target did not say why", next_step=step, facts={"tries": str(errand.number)},

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from gpuguard.health import past
-from gpuguard.health.machine import Proof, remedy_rank
+from gpuguard.health.machine import REPEATS, Proof, remedy_rank
 from gpuguard.model.events import AnyEvent, LogLine
 from gpuguard.model.findings import Finding, Remedy
 from gpuguard.model.health import DecidedAction, PolicyName, Standing, SubjectHealth
@@ -32,6 +32,7 @@ class Settings:
     clean_for: Seconds = Seconds(600.0)  # over so long at least
     # From then on it is on probation for so long: a mild fault of its hardware takes it out again, after the job.
     probation: Seconds = Seconds(7 * 86400.0)
+    repeats: tuple[str, ...] = REPEATS  # the checks whose mild findings do that: they read the hardware's own word
     # Reasons are read by people and by scripts that compare them: do not rewrite them more often.
     reason_every: Seconds = Seconds(600.0)
     release: bool = True  # give the node back by itself once every subject may be used again
@@ -81,7 +82,11 @@ class Settings:
     def proof(self) -> Proof:
         """What a subject that was unfit has to show before it is used again."""
         return Proof(
-            clean_for=self.clean_for, clean_passes=self.clean_passes, probation=self.probation, tests=self.test_gpus
+            clean_for=self.clean_for,
+            clean_passes=self.clean_passes,
+            probation=self.probation,
+            tests=self.test_gpus,
+            repeats=self.repeats,
         )
 
     @property

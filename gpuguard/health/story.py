@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpuguard.health.machine import deciding
+from gpuguard.health.machine import deciding, in_doubt
 from gpuguard.health.policy import Settings, decided_action
 from gpuguard.model.events import Acknowledged, ActionOutcome, AnyEvent, Booted, OperatorAsked, SourceChanged
 from gpuguard.model.health import Drain, Owed, Pause, Standing, SubjectHealth, Transition
@@ -46,6 +46,9 @@ def _reason(before: SubjectHealth, after: SubjectHealth, cause: Standing | None,
         echo = next((s for s in after.standing if cause and s.finding.code == cause.finding.code), None)
         if echo is not None and echo.secondary_to:
             return f"a consequence of {echo.secondary_to} on another GPU; {_proving(settings)}"
+        if doubted := in_doubt(after):
+            codes = ", ".join(s.finding.code for s in doubted)
+            return f"{codes} was seen before a pause and not since: a new witness that is no log would drain the node"
         return f"what made it unfit is cleared; {_proving(settings)}"
     if cause is None or cause not in after.standing:
         return "nothing stands against it any more" if after.state == "healthy" else "what stood is cleared"

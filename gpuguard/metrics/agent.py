@@ -23,8 +23,12 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     for key, count in sorted(shell.events.items()):
         kind, _, code = key.partition(" ")
         events.add_metric((kind, code), count)
-    actions = GaugeMetricFamily("gpuguard_actions", "Actions on record, by what became of them.", labels=("state",))
-    for state in OWED_STATES:
+    actions = GaugeMetricFamily(
+        "gpuguard_actions",
+        "Actions on record, by what became of them; waiting: the target said not yet.",
+        labels=("state",),
+    )
+    for state in (*OWED_STATES, "waiting"):
         actions.add_metric((state,), shell.actions.get(state, 0))
     results = CounterMetricFamily("gpuguard_action_results", "Answers of targets.", labels=("verb", "result"))
     for key, count in sorted(shell.results.items()):

@@ -56,6 +56,8 @@ def as_event(word: Word, clock: Clock, nonce: str) -> Acknowledged | OperatorAsk
     now = clock.now()
     event_id = EventId(f"person:{now.boot[:8]}:{nonce}")
     by, reason = word.by[:64], word.reason[:500]
+    if by.strip().lower() == "gpuguard":
+        by = "user gpuguard"  # a person's word is never taken for gpuguard's own
     match word.verb:
         case "ack":
             subject = SubjectId(word.subject) if word.subject else None

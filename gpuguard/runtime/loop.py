@@ -112,6 +112,7 @@ class Loop:
         self.owed: dict[str, OwedAction] = {o.action.key: o for o in actions if o.state == "owed"}
         self._ended: Counter[str] = Counter(o.state for o in actions if o.state != "owed")
         self._in_flight: str | None = None
+        self._waiting: set[str] = set()
         self._ticked = clock.now()
         self._store_failing = False
         self._store_retry: Instant | None = None
@@ -193,8 +194,10 @@ class Loop:
         return self._store_failing
 
     def action_counts(self) -> dict[str, int]:
-        """Actions on record by state."""
-        return {**self._ended, "owed": len(self.owed)}
+        """Actions on record by state. What its target answered with "not yet" is `waiting`: for a job to end, or for
+        whoever holds the node; the rest of what is owed is `owed`."""
+        waiting = len(self._waiting.intersection(self.owed))
+        return {**self._ended, "owed": len(self.owed) - waiting, "waiting": waiting}
 
     # --- the disk ----------------------------------------------------------------------------------------------------
 
@@ -284,8 +287,10 @@ class Loop:
         if event.result == "deferred" or (event.result == "foreign" and verb == "drain"):
             wait = self._wait_after(event, tries)
             not_before = msgspec.structs.replace(event.at, mono=event.at.mono + wait)
+            (self._waiting.discard if silent else self._waiting.add)(event.key)
             self._record(msgspec.structs.replace(told, not_before=not_before))
         else:
+            self._waiting.discard(event.key)
             self._record(msgspec.structs.replace(told, state=event.result))
         return event
 

@@ -47,6 +47,7 @@ class Messenger:
         self._thread = threading.Thread(target=self._work, name="messenger", daemon=True)
         self._sent = 0
         self._missed = 0
+        self._looked_for: TokenId | None = None
 
     def start(self) -> None:
         """Actions are carried from now on."""
@@ -87,6 +88,8 @@ class Messenger:
     def look(self) -> None:
         """The core hears of it when our drain stands no longer; what cannot be told is no news."""
         token = self._standing()
+        if token != self._looked_for:
+            self._looked_for, self._missed = token, 0
         report = read_safely(self._actuator) if token is not None else None
         if token is None or report is None or judge(report, "update_reason", token).call != "never":
             self._missed = 0

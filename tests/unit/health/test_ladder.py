@@ -272,3 +272,128 @@ def test_an_outcome_that_nobody_waits_for_changes_nothing() -> None:
     before = core.health.errands
     core.tell(ActionOutcome(id=EventId("x"), at=tick(5.0).at, key="reset:beef:1", result="done", message=""))
     assert core.health.errands == before
+
+
+def test_a_drain_that_may_have_been_written_is_not_forgotten_by_a_pause() -> None:
+    core = Core()
+    core.tell(xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
+    drain = core.health.drain
+    assert drain is not None
+    core.tell(outcome(f"drain:{drain.token}:0", "deferred", 11.0, "cordoned, the condition is still to be written"))
+    core.tell(pause(20.0, 600.0), acknowledged("xid119", 30.0), *looks(30.0), tick(700.0), tick(900.0))
+    releases = [
+        o.action.token for d in core.decisions for o in d.owed if o.action.verb == "release" and not o.cancelled
+    ]
+    assert releases == [drain.token]
+
+
+def test_after_a_pause_a_drain_is_owed_again_under_its_token() -> None:
+    core = Core()
+    core.tell(xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
+    drain = core.health.drain
+    assert drain is not None
+    core.tell(pause(20.0, 600.0), tick(100.0))
+    decision = core.tell(xid(PCI, 119, 619.0, SELF_EVIDENT[119]), tick(621.0))
+    assert [(o.action.token, o.action.key) for o in decision.owed] == [(drain.token, f"drain:{drain.token}:2")]
+
+
+def test_a_pause_takes_back_a_release_that_is_on_its_way() -> None:
+    core = Core()
+    token = drained(core, xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
+    core.tell(acknowledged("xid119", 20.0), *looks(20.0))
+    assert core.owed() == ["drain", "release"]
+    decision = core.tell(pause(700.0, 600.0))
+    assert [(o.action.verb, o.cancelled) for o in decision.owed] == [("release", True)]
+    core.tell(tick(1000.0))
+    assert core.owed() == ["drain", "release"]
+    decision = core.tell(tick(1301.0))
+    assert [(o.action.verb, o.action.token) for o in decision.owed] == [("release", token)]
+
+
+def test_a_persons_drain_is_sent_as_a_persons() -> None:
+    core = Core()
+    core.tell(xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
+    asked = OperatorAsked(id=EventId("o"), at=tick(11.0).at, wish="drain", by="kim", reason="now")
+    decision = core.tell(asked)
+    assert [(o.action.by, o.cancelled) for o in decision.owed] == [("gpuguard", True), ("kim", False)]
+
+
+def test_a_late_answer_about_what_was_overtaken_changes_nothing() -> None:
+    core = Core()
+    token = drained(core, xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
+    core.tell(xid("0000:aa:00", 79, 700.0, SELF_EVIDENT[79]))
+    drain = core.health.drain
+    assert drain is not None
+    assert drain.state == "owed"
+    core.tell(outcome(f"update_reason:{token}:1", "foreign", 700.5), outcome(f"drain:{token}:0", "held", 700.6))
+    assert core.health.drain is not None
+    assert core.health.drain.state == "owed"
+
+
+def test_a_drain_that_waits_for_somebody_elses_is_wanted_no_more_when_the_fault_is_over() -> None:
+    core = Core()
+    core.tell(xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
+    drain = core.health.drain
+    assert drain is not None
+    core.tell(outcome(f"drain:{drain.token}:0", "foreign", 11.0, "bob's"))
+    decision = core.tell(acknowledged("xid119", 20.0))
+    assert [(o.action.verb, o.cancelled) for o in decision.owed] == [("drain", True)]
+    assert core.health.drain is None
+
+
+def test_a_held_drain_that_is_asked_anew_names_what_decides_now() -> None:
+    core = Core()
+    held(core)
+    core.tell(acknowledged("xid79", 600.0))
+    decision = core.tell(xid("0000:0f:00", 62, 650.0, SELF_EVIDENT[62]))
+    action = next(o.action for o in decision.owed if not o.cancelled)
+    assert (action.subject, action.code) == ("gpu:0000:0f:00.0", "xid62")
+
+
+def test_without_a_drain_of_ours_no_test_is_waited_for() -> None:
+    core = Core(policy.Settings(mode="drain", test_gpus=True))
+    held(core)
+    core.tell(acknowledged("xid79", 600.0), *looks(600.0))
+    assert core.health.subject(GPU).tested is not None
+
+
+def test_waiting_is_told_once() -> None:
+    core = Core(policy.Settings(mode="drain", reset_gpus=True))
+    drained(core, xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
+    for n in range(50):
+        answer_late(core, f"work is still on the node, {n} jobs", 100.0 + n)
+    told = [
+        entry.text for d in core.decisions for entry in d.story if entry.kind == "outcome" and "reset" in entry.text
+    ]
+    assert len(told) == 1
+    assert not core.decisions[-1].urgent
+
+
+def answer_late(core: Core, message: str, mono: float) -> None:
+    core.tell(outcome(pending(core, "reset"), "deferred", mono, message))
+
+
+def test_tries_that_are_used_up_are_known() -> None:
+    core = Core(policy.Settings(mode="drain", reboot_node=True))
+    drained(core, xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
+    for n in (1, 2):
+        core.tell(tick(7 * 3600.0 * n))
+        core.tell(outcome(pending(core, "reboot"), "done", 7 * 3600.0 * n + 10.0), tick(7 * 3600.0 * n + 20.0))
+    (errand,) = core.health.errands.values()
+    assert (errand.verb, errand.number, errand.spent) == ("reboot", 2, True)
+
+
+def test_an_eviction_that_was_only_told_is_made_when_the_site_acts() -> None:
+    watching = Core(dataclasses.replace(ALL, mode="observe"))
+    watching.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
+    drain = watching.health.drain
+    assert drain is not None
+    watching.tell(outcome(f"drain:{drain.token}:0:dry", "done", 11.0))
+    assert pending(watching, "evict").endswith(":dry")
+    acting = Core(ALL, watching.health)
+    acting.tell(booted(20.0, previous=BOOT))
+    drain = acting.health.drain
+    assert drain is not None
+    acting.tell(outcome(f"drain:{drain.token}:{drain.writes}", "done", 21.0), tick(22.0))
+    assert pending(acting, "evict").startswith("evict:")
+    assert not pending(acting, "evict").endswith(":dry")

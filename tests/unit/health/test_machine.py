@@ -208,11 +208,20 @@ def test_probation_lasts_a_week_and_outlives_a_reboot() -> None:
 )
 def test_a_mild_fault_of_the_hardware_on_probation_takes_it_out(blame: str, severity: str, state: str) -> None:
     tested = looked_at(RETURNING, 200.0, 400.0, 600.0)
-    mild = finding("mild", 5000.0, severity=severity, blame=blame, self_evident=False, remedy="none")
+    mild = finding("xid63", 5000.0, severity=severity, blame=blame, self_evident=False, remedy="none")
+    mild = msgspec.structs.replace(mild, check="fault_codes")
     after = moved(machine.observe(tested, mild, INCIDENT, None, fresh=True), 5000.0)
     assert after.state == state
     assert after.remedy == ("test" if state == "unfit" else "none")
     assert moved(machine.observe(subject(), mild, INCIDENT, None, fresh=True), 5000.0).state != "unfit"
+
+
+def test_what_programs_or_a_hot_room_can_cause_takes_nothing_out_on_probation() -> None:
+    tested = looked_at(RETURNING, 200.0, 400.0, 600.0)
+    for check in ("program_repeats", "hw_slowdown", "clocks_below_expected"):
+        mild = finding("mild", 5000.0, severity="degraded", blame="hardware", self_evident=False)
+        mild = msgspec.structs.replace(mild, check=check)
+        assert moved(machine.observe(tested, mild, INCIDENT, None, fresh=True), 5000.0).state == "returning"
 
 
 def test_what_was_seen_before_a_pause_needs_a_new_witness() -> None:
