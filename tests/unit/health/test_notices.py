@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gpuguard.health import policy
+from gpuguard.health import machine, policy
 from gpuguard.health.decide import decide
 from gpuguard.health.errands import Errand
 from gpuguard.health.notices import BLIND_FOR, notices, over, standing, unsettled
@@ -231,3 +231,40 @@ def test_a_node_that_is_drained_for_itself_is_told_as_the_node() -> None:
     (told,) = standing(life.health).values()
     assert told.subject == NODE
     assert "by ann" in told.title
+
+
+def test_a_drain_that_nobody_takes_is_told_after_ten_minutes() -> None:
+    life = Life()
+    life.set(drain=_drain("owed", pending="drain:7f3a:0", message="no answer"))
+    assert "drain.waiting" not in {n.event for n in standing(life.health).values()}
+    waiting = msgspec.structs.replace(life.health, now=instant(700.0))
+    (notice,) = (n for n in standing(waiting).values() if n.event == "drain.waiting")
+    assert (notice.urgency, notice.text) == ("warning", "no answer")
+    foreign = msgspec.structs.replace(waiting, drain=_drain("foreign", pending="drain:7f3a:0"))
+    assert "drain.waiting" not in {n.event for n in standing(foreign).values()}
+
+
+def test_what_a_person_has_to_decide_is_a_page() -> None:
+    life = Life()
+    kept = life.set(drain=_drain("standing", written=instant(6.0), kept="it was given back 2 times"))
+    assert ("drain.kept", "page", False) in _words(kept)
+    life = Life()
+    spent = life.set(errands=_errand("done", "reboot", spent=True))
+    assert ("reboot.spent", "page", False) in _words(spent)
+    assert ("reboot.spent", "page", True) in _words(life.set(errands=_errand("done", "reboot")))
+
+
+def test_a_fault_that_a_pause_left_undecided_is_a_page() -> None:
+    life = Life()
+    life.see(xid("0000:4e:00", 79, 10.0, "GPU has fallen off the bus."))
+    (subject,) = (s for s in life.health.subjects.values() if s.id == GPU)
+    doubted = machine.doubt(subject, instant(9000.0), 3600.0)
+    told = life.set(subjects={**life.health.subjects, GPU: msgspec.structs.replace(doubted, state="returning")})
+    assert ("fault.undecided", "page", False) in _words(told)
+
+
+@pytest.mark.parametrize("verb", ["test", "reset", "reboot", "evict"])
+def test_a_remedy_that_was_refused_names_what_a_person_can_do(verb: str) -> None:
+    life = Life()
+    (notice,) = (n for n in life.set(errands=_errand("refused", verb)) if n.until is None)
+    assert "by hand" in notice.next_step
