@@ -29,6 +29,7 @@ CONFIG = """\
 mode = "drain"
 clean_for = 0.0
 clean_passes = 1
+releases_a_day = 1000
 [sources.kmsg]
 trust_user_records = true
 [agent]

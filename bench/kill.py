@@ -53,6 +53,7 @@ CONFIG = """\
 mode = "drain"
 clean_for = 0.0
 clean_passes = 1
+releases_a_day = 1000
 [agent]
 sources = ["kmsg"]
 [sources.kmsg]

@@ -83,9 +83,9 @@ def test_a_reason_is_changed_and_an_orphan_adopted(apiserver: ApiServer) -> None
     assert apiserver.seen(name).metadata.annotations[DRAIN] == "gpuguard:7f3a gpu3 lost xid95"
     assert condition(apiserver, name) == ("True", "gpuguard:7f3a gpu3 lost xid95")
     assert here.perform(wish("release", token="beef")).result == "foreign"
-    assert here.perform(wish("adopt", token="beef")).result == "done"
-    assert here.perform(wish("release")).result == "foreign"
-    assert here.perform(wish("release", token="beef")).result == "done"
+    assert here.perform(wish("adopt", token="beef")).result == "foreign", "it is not what stands"
+    assert here.perform(wish("adopt")).result == "done"
+    assert here.perform(wish("release")).result == "done"
 
 
 @pytest.mark.parametrize("reason", [None, "", "Bob: fan", f"{REASON} Bob: keep"])
@@ -195,7 +195,7 @@ def test_a_reboot_is_asked_for_once_and_only_under_our_drain(apiserver: ApiServe
     assert here.perform(remedy("reboot", drain="beef")).result == "foreign"
     assert here.perform(remedy("reboot")).result == "done"
     asked = apiserver.seen(name).metadata.annotations[REBOOT]
-    assert asked.startswith("9c21 20")
+    assert asked.startswith("7f3a 20")
     assert here.perform(remedy("reboot")).result == "done"
     assert apiserver.seen(name).metadata.annotations[REBOOT] == asked
     assert here.perform(wish("release")).result == "done"

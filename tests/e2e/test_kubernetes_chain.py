@@ -20,9 +20,9 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.kmsg]
 CONFIG = """\
 [policy]
 mode = "drain"
-probation = 0.0
-[loop]
-retry_longest = 20.0
+clean_for = 0.0
+clean_passes = 1
+releases_a_day = 1000
 [sources.kmsg]
 trust_user_records = true
 [sources.kubernetes]

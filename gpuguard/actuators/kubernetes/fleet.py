@@ -52,17 +52,16 @@ class _Page(msgspec.Struct, frozen=True, kw_only=True):
 def read_fleet(api: Api, selector: str, until: float) -> FleetReport:
     """How many nodes have GPUs, and those drained with a token of ours.
 
-    Where the selector finds none, as nobody labels nodes here, those are counted that have GPUs to offer.
+    Where the selector finds none, as nobody labels nodes here, those are counted that have GPUs to offer; where none
+    has, as GPUs are handed out without a device plugin, all nodes.
     Raises  ActionDeferred, ActionRefused
     """
     nodes = sum(_stays(n) for n in _listed(api, _Names, {"labelSelector": selector}, until, METADATA_ONLY))
     if nodes == 0:
-        nodes = sum(_stays(n) and _has_gpus(n) for n in _listed(api, _Measured, {}, until, "application/json"))
+        every = [n for n in _listed(api, _Measured, {}, until, "application/json") if _stays(n)]
+        nodes = sum(map(_has_gpus, every)) or len(every)
     if nodes == 0:
-        raise ActionRefused(
-            f"no node has GPUs: none is labelled {selector} and none offers nvidia.com/gpu; "
-            "set `gpu_nodes` in [actuators.kubernetes]"
-        )
+        raise ActionRefused("the API server lists no node at all; may gpuguard's user list nodes?")
     cordoned = _listed(api, _Names, {"fieldSelector": "spec.unschedulable=true"}, until, METADATA_ONLY)
     drains = tuple(drain for node in cordoned if (drain := _drain(node)) is not None)
     return FleetReport(target=TARGET, nodes=nodes, drains=drains)
