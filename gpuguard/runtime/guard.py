@@ -9,6 +9,9 @@ by gpuguard is entered into the fleet's book before it is written, under a key t
 4. The book says yes: the target writes. What it did not write after all is withdrawn, as well as can be.
 5. A release, a word about a drain that stands, and a drain that a person wants never wait for the book. It is told
    afterwards as well as can be; what it was not told, it learns from the scheduler within a minute (custody/budget).
+6. A drain of which its target once told that it stands (`Action.known`), and that stands still, is settled: nothing is
+   asked about it and nobody steps back from it. If it stands no longer, as after a reboot, it is asked for like a new
+   one.
 
 A process that ends between two steps leaves an entry: sent again, the same key finds it and gets the same answer; or
 the drain stands already, which the first look finds; or nobody sends it again, and the entry ends by itself, as the
@@ -135,7 +138,9 @@ class Guarded:
         judgement = judge(report, "drain", action.token)
         ask = self._ask(action, report.node)
         if judgement.call == "done":
-            return self._confirmed(action, ask, self._target.perform(action), again=True)
+            stands = self._target.perform(action)
+            # A scheduler dates the text of a drain: who rewords it makes an old one look new.
+            return stands if action.known else self._confirmed(action, ask, stands, again=True)
         # A node that is silent for a moment is looked at again by the target itself.
         if judgement.call != "write" and judgement.condition != "silent":
             return _unwritten(judgement, report)
