@@ -106,7 +106,7 @@ class Slurm:
         try:
             answer = self._fleet.run(("-o", "show", "node"), time.monotonic() + self._settings.fleet_deadline)
         except (ActionDeferred, ActionRefused) as error:
-            return FleetReport(target=self.name, error=str(error))
+            return FleetReport(target=self.name, error=str(error), refused=isinstance(error, ActionRefused))
         return fleet.parse_fleet(answer.out, self.node) if answer.code == 0 else fleet.failed(answer)
 
     def runs_here(self, number: str, until: float) -> bool | None:

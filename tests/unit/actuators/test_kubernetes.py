@@ -11,10 +11,13 @@ import pytest
 from gpuguard.actuators.kubernetes import Settings, build, own_name
 from gpuguard.actuators.kubernetes.actuator import TRIES, Kubernetes
 from gpuguard.actuators.kubernetes.node import CONDITION, DRAIN, REBOOT, UNFIT
+from gpuguard.custody.budget import Limits
 from gpuguard.custody.ownership import VERBS
 from gpuguard.errors import ConfigInvalid, ReadFailed
-from gpuguard.model.actions import Verb
+from gpuguard.model.actions import Outcome, Verb
 from gpuguard.model.ids import TokenId
+from gpuguard.runtime import guard
+from gpuguard.runtime.guard import guarded
 from tests.support.fake_kube import NODES, READY, UTC, FakeKube, serving_kube
 from tests.support.wishes import reclaim, remedy, requeue, wish
 
@@ -250,6 +253,56 @@ def test_a_node_of_another_name_is_refused_with_the_next_step(kube: FakeKube, tm
     assert outcome.result == "refused"
     assert "set `node`" in outcome.message
     here.close()
+
+
+def budgeted(here: Kubernetes) -> Outcome:
+    """What comes of a drain that the fleet's budget stands before."""
+    return guarded(here, guard.Settings(), Limits()).perform(wish("drain"))
+
+
+def test_behind_the_budget_a_node_of_another_name_is_refused_at_once(kube: FakeKube, tmp_path: Path) -> None:
+    here = build(Settings(node="there", kubeconfig=kube.kubeconfig(tmp_path)))
+    outcome = budgeted(here)
+    assert (outcome.result, here.read_state().refused) == ("refused", True)
+    assert "set `node` in [actuators.kubernetes]" in outcome.message
+    here.close()
+
+
+OTHER = {"metadata": {"name": "other", "labels": {"nvidia.com/gpu.present": "true"}}, "spec": {}}
+
+
+@pytest.mark.parametrize(
+    ("method", "part", "named"),
+    [
+        ("GET", f"{NODES}/here", f"GET {NODES}/here"), ("GET", "/leases/", f"GET {LEASE}"),
+        ("POST", "/leases", f"POST {LEASE.rpartition('/')[0]}"), ("GET", NODES, f"GET {NODES}"),
+    ],
+)  # fmt: skip
+def test_behind_the_budget_a_missing_right_is_refused_and_named(
+    kube: FakeKube, here: Kubernetes, method: str, part: str, named: str
+) -> None:
+    kube.forbidden = lambda way, path: way == method and (path == part or (part != NODES and part in path))
+    kube.put(f"{NODES}/other", OTHER)
+    outcome = budgeted(here)
+    assert outcome.result == "refused"
+    assert f"does not allow {named} " in outcome.message
+    assert "deploy/kubernetes" in outcome.message
+    assert "unschedulable" not in kube.here()["spec"]
+    kube.forbidden = lambda way, path: False
+    assert budgeted(here).result == "done", "once the right is there"
+
+
+@pytest.mark.parametrize("part", [f"{NODES}/here", "/leases/"])
+def test_behind_the_budget_a_server_that_fails_is_waited_for(kube: FakeKube, here: Kubernetes, part: str) -> None:
+    kube.fail("GET", part, 503)
+    assert guarded(here, guard.Settings(), Limits()).perform(wish("drain")).result == "deferred"
+
+
+def test_a_namespace_that_is_not_there_is_told_at_once(kube: FakeKube, here: Kubernetes) -> None:
+    kube.put(f"{NODES}/other", OTHER)
+    kube.fail("POST", "/leases", 404)
+    outcome = budgeted(here)
+    assert (outcome.result, "make the namespace gpuguard" in outcome.message) == ("refused", True)
 
 
 def test_the_name_is_set_or_the_pods_or_the_hosts() -> None:
