@@ -51,8 +51,10 @@ class Settings:
     rules/ladder/diagnostics.toml.
     """
 
-    reset: bool = False  # whether a GPU that nobody uses may be reset while our drain stands
-    test: bool = True  # whether GPUs may be tested while our drain stands
+    # Whether a GPU that nobody uses may be reset while our drain stands. `reset_gpus` in [policy] wishes it: both are
+    # needed.
+    reset: bool = False
+    test: bool = True  # whether GPUs may be tested while our drain stands; `test_gpus` in [policy] wishes it
     nvidia_smi: str = ""  # the program, where it is in none of the usual folders
     dcgm: Literal["auto", "required", "off"] = "auto"  # DCGM's diagnostic: where it is installed, always, or never
     dcgmi: str = ""  # the program, where it is in none of the usual folders

@@ -127,7 +127,10 @@ class Eviction:
         Raises  ActionDeferred, ActionRefused
         """
         if self._settings.evict == "never":
-            return Outcome(result="done", message="no pod is evicted: `evict` in [actuators.kubernetes] is never")
+            raise ActionRefused(
+                'this site lets gpuguard evict no pod; set `evict = "severe"` in [actuators.kubernetes], '
+                "or `evict_pods = false` in [policy]"
+            )
         left = [pod for pod in self._pods(api, until) if stays_because(pod) is None]
         if not left:
             return Outcome(result="done", message="no pod is left on the node that was to leave")

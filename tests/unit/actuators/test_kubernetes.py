@@ -225,6 +225,18 @@ def test_an_eviction_goes_on_until_all_are_gone(kube: FakeKube, tmp_path: Path) 
     here.close()
 
 
+def test_where_the_actuators_switch_is_off_no_pod_is_asked_and_both_switches_are_named(
+    kube: FakeKube, here: Kubernetes
+) -> None:
+    here.perform(wish("drain"))
+    pod(kube, "a")
+    outcome = here.perform(remedy("evict", utc=UTC))
+    assert outcome.result == "refused"
+    assert '`evict = "severe"` in [actuators.kubernetes]' in outcome.message
+    assert "`evict_pods = false` in [policy]" in outcome.message
+    assert not any(call.endswith("/eviction") for call in kube.calls)
+
+
 def test_a_busy_server_ends_the_round(kube: FakeKube, tmp_path: Path) -> None:
     here = actuator(kube, tmp_path, evict="severe")
     here.perform(wish("drain"))
