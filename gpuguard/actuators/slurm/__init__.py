@@ -47,7 +47,7 @@ class Settings:
     node: str = ""
     deadline: Seconds = Seconds(5.0)  # for a wish with all its questions to slurmctld
     settle: Seconds = Seconds(2.0)  # 0.7 to 1.1 s on Slurm 22.05.8
-    # Whether a node of ours that is drained and idle may be rebooted through slurmctld. `reboot_node` in [policy] wishes
+    # Whether a node of ours that is drained and idle may be rebooted through slurmctld. `reboot_node` in [policy] wants
     # it: both are needed.
     reboot: bool = False
     fleet_deadline: Seconds = Seconds(2.0)  # for the one question about all nodes that comes before a drain
