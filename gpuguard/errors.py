@@ -19,6 +19,10 @@ class ReadFailed(GpuguardError):
     """Asked, and no answer came: supervision retries with back-off, the subjects become unknown."""
 
 
+class ReadRefused(ReadFailed):
+    """Asked, and told no: asking again does not help before a person has done what the message says."""
+
+
 class NotUnderstood(GpuguardError):
     """An answer came in a form we do not know: keep the bytes, count it, never guess."""
 

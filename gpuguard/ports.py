@@ -254,13 +254,15 @@ class FleetReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the scheduler says of the whole fleet now: the truth that a drain's budget is counted over.
 
     `nodes` is how many nodes with GPUs take part in it; those that are powered off, not yet registered or about to be
-    deleted do not. `error` is None, or why nothing could be learned; then `nodes` says nothing.
+    deleted do not. `error` is None, or why nothing could be learned; then `nodes` says nothing, and `refused` tells
+    whether asking again will not help.
     """
 
     target: str
     nodes: int = 0
     drains: tuple[FleetDrain, ...] = ()
     error: str | None = None
+    refused: bool = False
 
 
 @runtime_checkable
@@ -299,7 +301,7 @@ class Ledger(Protocol):
 
     `until` is a moment of time.monotonic(); every call ends by then. `write` returns False when somebody was faster:
     nothing was written, read again.
-    Raises  ReadFailed when the keeper gives no answer, with the next step
+    Raises  ReadFailed when the keeper gives no answer, ReadRefused when it says no; both with the next step
     """
 
     name: str

@@ -21,7 +21,7 @@ import msgspec
 
 from gpuguard.custody.ownership import Judgement, about_the_drain, judge
 from gpuguard.custody.token import parse_reason
-from gpuguard.errors import ActionDeferred, ActionRefused, ConfigInvalid, ReadFailed
+from gpuguard.errors import ActionDeferred, ActionRefused, ConfigInvalid, ReadFailed, ReadRefused
 from gpuguard.model.actions import Action, DrainVerb, Outcome
 from gpuguard.model.door import (
     BOOK,
@@ -157,14 +157,15 @@ class Bundled:
         try:
             return self._report(self._read(time.monotonic() + self._deadline))
         except (ActionDeferred, ActionRefused) as error:
-            return NodeReport(target=self.name, node=self.node, error=str(error))
+            refused = isinstance(error, ActionRefused)
+            return NodeReport(target=self.name, node=self.node, error=str(error), refused=refused)
 
     def read_fleet(self) -> FleetReport:
         """Every node with GPUs, and those that gpuguard drained."""
         try:
             page = self._door.read(FLEET, FleetPage, time.monotonic() + self._deadline)
         except (ActionDeferred, ActionRefused) as error:
-            return FleetReport(target=self.name, error=str(error))
+            return FleetReport(target=self.name, error=str(error), refused=isinstance(error, ActionRefused))
         ours = ((drain, token) for drain in page.drains if (token := parse_reason(drain.reason)) is not None)
         return FleetReport(
             target=self.name,
@@ -311,23 +312,27 @@ class Book:
     def read(self, until: float) -> LedgerPage:
         """The book as it was last written, and the scheduler's clock.
 
-        Raises  ReadFailed
+        Raises  ReadFailed, ReadRefused
         """
         try:
             page = self._door.read(BOOK, BookPage, until)
-        except (ActionDeferred, ActionRefused) as error:
-            raise ReadFailed(str(error)) from error
+        except ActionRefused as no:
+            raise ReadRefused(str(no)) from no
+        except ActionDeferred as later:
+            raise ReadFailed(str(later)) from later
         return LedgerPage(version=page.revision, text=page.text, utc=page.utc)
 
     def write(self, page: LedgerPage, text: bytes, until: float) -> bool:
         """False when somebody was faster.
 
-        Raises  ReadFailed when it is not known to be written
+        Raises  ReadFailed when it is not known to be written, ReadRefused when the scheduler said no
         """
         try:
             return self._door.write(BOOK, BookWrite(revision=page.version, text=text), until)
-        except (ActionDeferred, ActionRefused) as error:
-            raise ReadFailed(str(error)) from error
+        except ActionRefused as no:
+            raise ReadRefused(str(no)) from no
+        except ActionDeferred as later:
+            raise ReadFailed(str(later)) from later
 
 
 def build(settings: Settings) -> Bundled:

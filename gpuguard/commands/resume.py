@@ -2,8 +2,8 @@
 
 Without --yes nothing is written: it shows what would be done. `--adopt TOKEN` takes over a gpuguard drain whose record
 is not on this machine; after that it may be resumed like our own.
-Exit codes  0 done (without --yes: it would be), 1 it waits, or somebody else holds the node, or gpuguard only observes,
-            2 refused, or nobody could be asked, 64 usage error
+Exit codes  0 done (without --yes: it would be), 1 it waits, or somebody else holds the node, or a fault came first, or
+            gpuguard only observes, 2 refused, or nobody could be asked, 64 usage error
 """
 
 import sys
@@ -179,9 +179,13 @@ def _done(
         return {"by": by, "result": "refused" if refused else "waits", "message": came.answer or UNWRITTEN}
     state, dry = came.action.state, wrote_nothing(came.action)
     result = "deferred" if state == "owed" and came.action.tries else {"owed": "waits"}.get(state, state)
+    message = came.action.message or "no answer yet; the agent goes on asking"
+    if state == "cancelled":
+        message = (
+            "a fault came before the scheduler answered, so the wish is no longer owed; `gpuguard why` tells which"
+        )
     return {
-        "by": by, "result": result, "dry_run": dry, "written": result == "done" and not dry,
-        "message": came.action.message or "no answer yet; the agent goes on asking",
+        "by": by, "result": result, "dry_run": dry, "written": result == "done" and not dry, "message": message,
     }  # fmt: skip
 
 
@@ -214,6 +218,7 @@ def _lines(facts: Facts) -> Iterator[str]:
         "waits": "Not yet: it is on its way.",
         "foreign": "Not given back: the drain is not ours.",
         "refused": "Refused: nothing was written.",
+        "cancelled": "Called off: the node is to stay drained.",
         "nothing": "Nothing to do.",
     }[facts["result"]]
     if facts["result"] == "done" and facts["dry_run"]:

@@ -29,7 +29,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from gpuguard.errors import NotUnderstood, ReadFailed
+from gpuguard.errors import NotUnderstood, ReadFailed, ReadRefused
 from gpuguard.model.units import Seconds
 from gpuguard.ports import FleetDrain, FleetReport
 
@@ -137,13 +137,15 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 def weigh(book: Book, ask: Ask, fleet: FleetReport, limits: Limits, now: float) -> tuple[Book, Answer]:
     """The book with the ask in it, and the answer. Asked twice, the same answer.
 
-    Raises  ReadFailed when the fleet report says nothing, and the answer would have to rest on it
+    Raises  ReadFailed when the fleet report says nothing, and the answer would have to rest on it; ReadRefused where
+            it never will
     """
     settled = foregone(book, ask, limits, now)
     if settled is not None:
         return settled
     if fleet.error is not None or fleet.nodes < 1:
-        raise ReadFailed(
+        failed = ReadRefused if fleet.refused else ReadFailed
+        raise failed(
             f"how large the fleet is cannot be told: {fleet.error or f'{fleet.target} shows no node with GPUs'}"
         )
     book = kept(noted(book, ask.version, now), limits, now, fleet)

@@ -22,25 +22,30 @@ WORK_AGAIN: Final = 60.0
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """May the remedy begin? `retry_after` says when a waiting one is worth another look, and is None otherwise.
 
+    `state` is the scheduler's word for the node, None where it gave no usable answer: then it is silence that is waited
+    for, and silence is not waited for for ever.
     Units   retry_after: seconds
     """
 
     call: Literal["go", "wait", "never"]
     why: str
     retry_after: float | None = None
+    state: str | None = None
 
 
 def standing(report: NodeReport, drain: TokenId, *, idle: bool = True) -> Standing:
     """Whether the drain `drain` stands, with nothing else going on; with `idle`, whether all work has left too."""
     condition, holder = condition_of(report), holder_of(report, drain)
+    state = report.state or None if condition != "unreadable" else None
     if condition in ("unreadable", "strange"):
         why = report.error or f"the scheduler's state {report.state!r} is not understood"
-        return Standing(call="wait", why=why, retry_after=LOOK_AGAIN[condition])
+        return Standing(call="wait", why=why, retry_after=LOOK_AGAIN[condition], state=state)
     if holder != "ours":
-        return Standing(call="never", why=f"our drain {drain} does not stand; the node is {report.state}")
+        return Standing(call="never", why=f"our drain {drain} does not stand; the node is {report.state}", state=state)
     if condition != "settled":
         why = f"the node is not settled ({condition})"
-        return Standing(call="wait", why=why, retry_after=LOOK_AGAIN[condition])
+        return Standing(call="wait", why=why, retry_after=LOOK_AGAIN[condition], state=state)
     if idle and not AT_WORK.isdisjoint(report.flags):
-        return Standing(call="wait", why=f"work is still on the node, it is {report.state}", retry_after=WORK_AGAIN)
-    return Standing(call="go", why=f"our drain {drain} stands and the node is {report.state}")
+        why = f"work is still on the node, it is {report.state}"
+        return Standing(call="wait", why=why, retry_after=WORK_AGAIN, state=state)
+    return Standing(call="go", why=f"our drain {drain} stands and the node is {report.state}", state=state)

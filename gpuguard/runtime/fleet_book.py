@@ -47,7 +47,8 @@ class FleetBook(Protocol):
     """Says whether a drain may be written, and hears what became of it.
 
     `tells` is whether it wants to hear of drains that are over or were not written.
-    Raises  ReadFailed, NotUnderstood when there is no answer: nothing is granted then
+    Raises  ReadFailed, NotUnderstood when there is no answer: nothing is granted then; ReadRefused when a person must
+            do something before there can be one
     """
 
     tells: bool

@@ -5,10 +5,14 @@ by gpuguard is entered into the fleet's book before it is written, under a key t
 
 1. The node is looked at first. What the table of custody would not write is not asked for, and takes no room.
 2. The book says no: the drain is `held`. Nothing is written, and nothing is tried again by itself; a person decides.
-3. The book gives no answer: the drain is `deferred`. It is never written without an answer.
+3. The book gives no answer: the drain is `deferred`. It is never written without an answer. Where it cannot come before
+   a person has done something, as where a right is missing, the drain is `refused`, and says what.
 4. The book says yes: the target writes. What it did not write after all is withdrawn, as well as can be.
 5. A release, a word about a drain that stands, and a drain that a person wants never wait for the book. It is told
    afterwards as well as can be; what it was not told, it learns from the scheduler within a minute (custody/budget).
+6. A drain of which its target once told that it stands (`Action.known`), and that stands still, is settled: nothing is
+   asked about it and nobody steps back from it. If it stands no longer, as after a reboot, it is asked for like a new
+   one.
 
 A process that ends between two steps leaves an entry: sent again, the same key finds it and gets the same answer; or
 the drain stands already, which the first look finds; or nobody sends it again, and the entry ends by itself, as the
@@ -27,7 +31,7 @@ import msgspec
 from gpuguard import __version__
 from gpuguard.custody.budget import GPUGUARD, Answer, Ask, Limits
 from gpuguard.custody.ownership import Judgement, judge
-from gpuguard.errors import ConfigInvalid, NotUnderstood, ReadFailed
+from gpuguard.errors import ConfigInvalid, NotUnderstood, ReadFailed, ReadRefused
 from gpuguard.model.actions import DRY_TARGET, Action, Outcome
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Actuator, Bookkeeper, FleetReport, Ledger, NodeReport, Overseer, Rehearser
@@ -135,12 +139,17 @@ class Guarded:
         judgement = judge(report, "drain", action.token)
         ask = self._ask(action, report.node)
         if judgement.call == "done":
-            return self._confirmed(action, ask, self._target.perform(action), again=True)
+            stands = self._target.perform(action)
+            # A scheduler dates the text of a drain: who rewords it makes an old one look new.
+            return stands if action.known else self._confirmed(action, ask, stands, again=True)
         # A node that is silent for a moment is looked at again by the target itself.
         if judgement.call != "write" and judgement.condition != "silent":
             return _unwritten(judgement, report)
         try:
             answer = self._book.enter(ask)
+        except ReadRefused as error:
+            message = f"nothing was written, as the fleet's budget may not be asked: {error}"
+            return Outcome(result="refused", message=message, node_state=report.state)
         except (ReadFailed, NotUnderstood) as error:
             message = f"nothing was written, as the fleet's budget could not be asked: {error}"
             return Outcome(

@@ -1,18 +1,21 @@
 """A person's word while no agent runs: decided, written down and acted on in this process, as the agent would.
 
-The agent's lock is held meanwhile, so that the memory still has one writer. What stays owed (a scheduler that does not
-answer) is on disk, and the next agent carries it on.
+The agent's lock is held meanwhile, so that the memory still has one writer. Only what is about the node's drain is
+carried out: a test, a reset or an eviction goes on for longer than a command does, and is the agent's. What stays owed,
+as with a scheduler that does not answer, is on disk, and the next agent carries it on.
 """
 
 import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from gpuguard import __version__
 from gpuguard.actuators import delegate, dry_run
+from gpuguard.custody.ownership import about_the_drain
 from gpuguard.errors import Absent, ConfigInvalid, StoreFailed
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.events import ActionOutcome, AnyEvent, Batch
@@ -29,6 +32,10 @@ from gpuguard.store.sqlite import SqliteStore, open_store
 
 # More than one action follows from one word when an older one is still owed; each has its own deadline of 5 s.
 ACTIONS_AT_ONCE = 8
+# A state word, as nobody was silent.
+FOR_THE_AGENT: Final = Outcome(
+    result="deferred", message="no agent runs; it is the agent's, and goes on when one does", node_state="waiting"
+)
 
 
 def say(folder: Path, parts: Parts, word: Word, *, clock: Clock, target: Actuator | None = None) -> Answer:
@@ -109,11 +116,18 @@ class _Run:
         Raises  StoreFailed when the disk refuses
         """
         self._write([event])
-        for number in range(ACTIONS_AT_ONCE):
-            if not self._sent:
-                return
+        tried, left = 0, set[str]()
+        while self._sent and tried < ACTIONS_AT_ONCE:
             action = self._sent.pop(0)
-            self._write([_answered(action, self._target.perform(action), self._clock, number)])
+            if about_the_drain(action.verb):
+                tried += 1
+                outcome = self._target.perform(action)
+            elif action.key not in left:
+                left.add(action.key)
+                outcome = FOR_THE_AGENT
+            else:
+                return  # it is due anew, so this has gone on for long enough
+            self._write([_answered(action, outcome, self._clock, tried + len(left))])
 
     def _write(self, events: Iterable[AnyEvent]) -> None:
         self._loop.take(Batch(source="operator", events=tuple(events)))

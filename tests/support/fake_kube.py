@@ -32,6 +32,7 @@ class FakeKube:
         self.address = ""
         self.policy = ("policy/v1", "policy/v1beta1")
         self.budgets: dict[str, int] = {}  # by pod: how often it may not be evicted
+        self.forbidden: Callable[[str, str], bool] = lambda method, path: False  # by method and path: 403
         self._versions = itertools.count(100)
         self._failures: list[tuple[str, str, int, Json, bool, dict[str, str]]] = []
         self._meanwhile: list[Callable[[], None]] = []
@@ -102,6 +103,8 @@ class FakeKube:
                 if failure[4]:
                     self._served(method, url.path, query, content, body)
                 return failure[2], failure[3], failure[5]
+            if self.forbidden(method, url.path):
+                return 403, _status(403, "Forbidden", 'User "agent" cannot do this'), {}
             return (*self._served(method, url.path, query, content, body), {})
 
     def _served(self, method: str, path: str, query: dict[str, str], content: str, body: bytes) -> tuple[int, Json]:

@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from gpuguard.actuators.gpus.devices import Device, devices
 from gpuguard.actuators.gpus.diagnosis import Plan, diagnose, glance
-from gpuguard.actuators.gpus.errand import Errand, Steps
+from gpuguard.actuators.gpus.errand import WAITING, Errand, Steps
 from gpuguard.actuators.gpus.levels import Levels
 from gpuguard.actuators.gpus.reset import reset
 from gpuguard.actuators.gpus.smi import Smi, found
@@ -51,8 +51,10 @@ class Settings:
     rules/ladder/diagnostics.toml.
     """
 
-    reset: bool = False  # whether a GPU that nobody uses may be reset while our drain stands
-    test: bool = True  # whether GPUs may be tested while our drain stands
+    # Whether a GPU that nobody uses may be reset while our drain stands. `reset_gpus` in [policy] wishes it: both are
+    # needed.
+    reset: bool = False
+    test: bool = True  # whether GPUs may be tested while our drain stands; `test_gpus` in [policy] wishes it
     nvidia_smi: str = ""  # the program, where it is in none of the usual folders
     dcgm: Literal["auto", "required", "off"] = "auto"  # DCGM's diagnostic: where it is installed, always, or never
     dcgmi: str = ""  # the program, where it is in none of the usual folders
@@ -139,11 +141,14 @@ class Gpus:
         if now.call != "go":
             result: Literal["foreign", "deferred"] = "foreign" if now.call == "never" else "deferred"
             message = f"{now.why}; no {action.verb} was begun"
-            return Outcome(result=result, message=message, retry_after=now.retry_after)
+            return Outcome(result=result, message=message, retry_after=now.retry_after, node_state=now.state)
         every = list(devices(self._proc).values())
         chosen = every if targets is None else [device for device in every if device.pci == targets]
         if not chosen:
-            raise ActionRefused(f"the driver lists no GPU at {targets}; nothing was done")
+            raise ActionRefused(
+                f"the driver lists no GPU at {targets}; nothing was done; reboot the node, and if it is missing still, "
+                "see to the machine"
+            )
         self._errand = Errand(action.key, action.verb, action.subject, self._work(action, every, chosen))
         if self._errand.ended(SOON):
             outcome = self._errand.outcome()
@@ -182,10 +187,11 @@ class Gpus:
     def _under_way(self, errand: Errand, action: Action, now: Standing) -> Outcome:
         told = f"the {errand.verb} of {errand.what} is under way for {errand.seconds:.0f} s"
         if errand.key != action.key:
-            return Outcome(result="deferred", message=f"{told}; one thing at a time", retry_after=LOOK_AGAIN)
+            message = f"{told}; one thing at a time"
+            return Outcome(result="deferred", message=message, retry_after=LOOK_AGAIN, node_state=WAITING)
         if now.call == "never" and errand.verb == "test":
             errand.stop()
-            return Outcome(result="foreign", message=f"{now.why}; the test was broken off")
+            return Outcome(result="foreign", message=f"{now.why}; the test was broken off", node_state=now.state)
         return _goes_on(action, told)
 
     def _gather(self) -> None:

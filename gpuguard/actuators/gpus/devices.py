@@ -57,7 +57,7 @@ def devices(proc: Path) -> dict[PciAddress, Device]:
             pci = parse_pci_address(name)
             found[pci] = Device(pci, int(minor[1]), model[1] if model else "")
     except (Absent, ReadFailed, NotUnderstood) as error:
-        raise ActionRefused(f"it cannot be told which GPUs the driver has: {error}") from error
+        raise ActionRefused(f"it cannot be told which GPUs the driver has ({error}); {DROP_IN}") from error
     if not found:
         raise ActionRefused(f"{folder} lists no GPU: NVIDIA's driver is not loaded, or it is hidden here; {DROP_IN}")
     return found
@@ -71,7 +71,7 @@ def has_switches(proc: Path) -> bool:
     try:
         return bool(listed(proc / "driver" / "nvidia-nvswitch" / "devices"))
     except ReadFailed as error:
-        raise ActionRefused(f"it cannot be told whether there are NVSwitches: {error}") from error
+        raise ActionRefused(f"it cannot be told whether there are NVSwitches ({error}); {DROP_IN}") from error
 
 
 def runs(proc: Path, comm: str) -> bool:
@@ -82,7 +82,7 @@ def runs(proc: Path, comm: str) -> bool:
     try:
         stats = list(map(parse_stat, Processes(proc).stats()))
     except ReadFailed as error:
-        raise ActionRefused(f"it cannot be told what runs here: {error}") from error
+        raise ActionRefused(f"it cannot be told what runs here ({error}); {DROP_IN}") from error
     return any(process is not None and process.comm == comm[:15] for process in stats)
 
 

@@ -12,12 +12,12 @@ import msgspec
 
 from gpuguard.actuators.gpus import dcgm, site
 from gpuguard.actuators.gpus.devices import Device, holders
-from gpuguard.actuators.gpus.errand import Steps
+from gpuguard.actuators.gpus.errand import Occupied, Steps
 from gpuguard.actuators.gpus.levels import Levels
 from gpuguard.actuators.gpus.parts import Part, joined
 from gpuguard.actuators.gpus.smi import Card, Smi, Unlisted
 from gpuguard.child.program import Told, Unanswered
-from gpuguard.errors import ActionDeferred, ActionRefused
+from gpuguard.errors import ActionRefused
 from gpuguard.model.actions import Outcome
 
 DCGMI_PLACES: Final = ("/usr/bin", "/usr/local/bin", "/usr/local/dcgm/bin")
@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 def diagnose(steps: Steps, smi: Smi, proc: Path, targets: Sequence[Device], plan: Plan) -> Outcome:
     """The GPUs were tested, or the outcome says why they were not.
 
-    Raises  ActionDeferred while something computes on one of them; ActionRefused where that cannot be told; Told
+    Raises  Occupied while something computes on one of them; ActionRefused where that cannot be told; Told
     """
     at_work = [
         holder
@@ -52,7 +52,7 @@ def diagnose(steps: Steps, smi: Smi, proc: Path, targets: Sequence[Device], plan
         if holder.computes and holder.comm not in MONITORS
     ]
     if at_work:
-        raise ActionDeferred(f"{at_work[0]} computes on the GPU; nothing was tested", BUSY_AGAIN)
+        raise Occupied(f"{at_work[0]} computes on the GPU; nothing was tested", BUSY_AGAIN)
     quick, cards = _quick(smi, targets)
     if quick.verdict != "pass":
         return joined([quick])

@@ -21,6 +21,14 @@ OUTPUT_LIMIT: Final = 1024 * 1024
 ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
+# The state word of an answer that waits for something that will end: whoever owes the action tells it from silence.
+WAITING: Final = "waiting"
+
+
+class Occupied(ActionDeferred):
+    """Somebody uses the GPU, and will go."""
+
+
 class Steps:
     """The programs of one errand, one after the other."""
 
@@ -85,6 +93,9 @@ class Errand:
         try:
             self._outcome = self._work(Steps(self._told))
         except ActionDeferred as later:
-            self._outcome = Outcome(result="deferred", message=str(later), retry_after=later.retry_after)
+            word = WAITING if isinstance(later, Occupied) else None
+            self._outcome = Outcome(
+                result="deferred", message=str(later), retry_after=later.retry_after, node_state=word
+            )
         except ActionRefused as no:
             self._outcome = Outcome(result="refused", message=str(no))

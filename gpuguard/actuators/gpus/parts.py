@@ -32,5 +32,6 @@ def joined(parts: Sequence[Part]) -> Outcome:
     if "fail" in verdicts:
         return Outcome(result="failed", message=message)
     if "unknown" in verdicts or "pass" not in verdicts:
-        return Outcome(result="refused", message=f"it could not be told whether the GPU is well: {message}")
+        then = "mend what kept it from an answer and restart the agent, which asks again"
+        return Outcome(result="refused", message=f"it could not be told whether the GPU is well ({then}): {message}")
     return Outcome(result="done", message=message)

@@ -19,10 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gpuguard.actuators.gpus.devices import Device, Holder, has_switches, holders, runs
+import msgspec
+
+from gpuguard.actuators.gpus.devices import DROP_IN, Device, Holder, has_switches, holders, runs
+from gpuguard.actuators.gpus.errand import WAITING, Occupied
 from gpuguard.actuators.gpus.smi import Card, Smi, Unlisted
 from gpuguard.child.program import Answer, Told, Unanswered
-from gpuguard.errors import Absent, ActionDeferred, ActionRefused, ReadFailed
+from gpuguard.errors import Absent, ActionRefused, ReadFailed
 from gpuguard.model.actions import LET_GO, Outcome
 from gpuguard.model.ids import PciAddress
 from gpuguard.sweeping.files import read_bytes
@@ -40,6 +43,7 @@ HOPPER: Final = 9.0
 USED_AGAIN: Final = 30.0
 # The process of ours that asks NVML ends within 3.5 s of being told to.
 OURS_GOES: Final = 5.0
+NEXT: Final = "a reboot is the next step"
 OURS: Final = b"gpuguard.sources.nvml.child"
 # Said by nvidia-smi when somebody was faster than we, and when the GPU cannot be reset by itself.
 _TAKEN: Final = ("in use by another client", "in use by another process", "being used by one or more")
@@ -51,7 +55,7 @@ def reset(smi: Smi, proc: Path, every: Sequence[Device], targets: Sequence[Devic
     """The GPUs were reset and answer, or the outcome says why not.
 
     Units   within: seconds for the reset itself
-    Raises  ActionDeferred, ActionRefused; Unanswered when nvidia-smi hangs half-way, Told when told to stop
+    Raises  Occupied, ActionRefused; Unanswered when nvidia-smi hangs half-way, Told when told to stop
     """
     found = holders(proc, {device.minor for device in targets})
     if (
@@ -69,7 +73,7 @@ def reset(smi: Smi, proc: Path, every: Sequence[Device], targets: Sequence[Devic
         raise
     except (Unlisted, Unanswered) as error:
         # A driver that does not answer cannot be told to reset: the next rung is due.
-        return Outcome(result="failed", message=f"nothing was reset: {error}")
+        return Outcome(result="failed", message=f"nothing was reset, {NEXT}: {error}")
     _no_instances(smi, cards)
     _fabric(smi, proc, every, wanted)
     kept = [card.pci for card in cards if card.persistent]
@@ -81,13 +85,13 @@ def reset(smi: Smi, proc: Path, every: Sequence[Device], targets: Sequence[Devic
         try:
             answer = smi.ask("--gpu-reset", "-i", ",".join(wanted), within=within)
         except Unanswered as error:
-            return Outcome(result="failed", message=f"the reset of {_named(wanted)} did not end: {error}")
+            return Outcome(result="failed", message=f"the reset of {_named(wanted)} did not end, {NEXT}: {error}")
     finally:
         lost = [pci for pci in kept if not _persistent_again(smi, pci)]
     outcome = _told(answer, wanted) or _came_back(smi, wanted)
     if lost:
         note = f"{outcome.message}; persistence mode of {_named(lost)} could not be switched on again"
-        return Outcome(result=outcome.result, message=note, retry_after=outcome.retry_after)
+        return msgspec.structs.replace(outcome, message=note)
     return outcome
 
 
@@ -104,7 +108,7 @@ def unused(found: Sequence[Holder], also: str | None = None) -> None:
     """Nobody has the GPU open. nvidia-persistenced lets go of it when persistence mode is switched off, so it counts
     only when `also` names it.
 
-    Raises  ActionDeferred for one who will go, ActionRefused for one who stays
+    Raises  Occupied for one who will go, ActionRefused for one who stays
     """
     for holder in found:
         if holder.comm in SERVICES:
@@ -114,7 +118,7 @@ def unused(found: Sequence[Holder], also: str | None = None) -> None:
     in_use = [holder for holder in found if holder.comm != PERSISTENCED]
     if in_use:
         more = f" and {len(in_use) - 1} more" if len(in_use) > 1 else ""
-        raise ActionDeferred(f"{in_use[0]}{more} has the GPU open; nothing was reset", USED_AGAIN)
+        raise Occupied(f"{in_use[0]}{more} has the GPU open; nothing was reset", USED_AGAIN)
     if found and also == PERSISTENCED:
         raise ActionRefused(
             f"{found[0]} holds the GPU although persistence mode was switched off: systemctl stop nvidia-persistenced "
@@ -137,7 +141,9 @@ def _fabric(smi: Smi, proc: Path, every: Sequence[Device], wanted: Sequence[PciA
     told = smi.capabilities(wanted)
     oldest = min(told.values(), default=HOPPER)
     if oldest < AMPERE:
-        raise ActionRefused("on NVSwitches, GPUs before Ampere can only be reset all together; nothing was reset")
+        raise ActionRefused(
+            "on NVSwitches, GPUs before Ampere are only reset all together; nothing was reset; reboot the node instead"
+        )
     if oldest < HOPPER and not runs(proc, FABRIC_MANAGER):
         raise ActionRefused(
             "Ampere's GPUs on NVSwitches can be reset one by one only while Fabric Manager runs: "
@@ -160,12 +166,15 @@ def _told(answer: Answer, wanted: Sequence[PciAddress]) -> Outcome | None:
     said = f"nvidia-smi (exit code {answer.code}) says: {answer.said}"
     if any(words in text for words in _TAKEN):
         message = f"{_named(wanted)} was not reset, somebody has it open; {said}"
-        return Outcome(result="deferred", message=message, retry_after=USED_AGAIN)
+        return Outcome(result="deferred", message=message, retry_after=USED_AGAIN, node_state=WAITING)
     if any(words in text for words in _TOGETHER):
-        return Outcome(result="refused", message=f"{_named(wanted)} cannot be reset by itself; {said}")
+        return Outcome(
+            result="refused", message=f"{_named(wanted)} cannot be reset by itself, reboot the node instead; {said}"
+        )
     if answer.code in (2, 3, 4, 9, 12, 13) or any(words in text for words in _UNABLE):
-        return Outcome(result="refused", message=f"{_named(wanted)} cannot be reset here; {said}")
-    return Outcome(result="failed", message=f"the reset of {_named(wanted)} did not come through; {said}")
+        message = f"{_named(wanted)} cannot be reset here; {said}; {DROP_IN}, else reboot the node instead"
+        return Outcome(result="refused", message=message)
+    return Outcome(result="failed", message=f"the reset of {_named(wanted)} did not come through, {NEXT}; {said}")
 
 
 def _came_back(smi: Smi, wanted: Sequence[PciAddress]) -> Outcome:
@@ -173,7 +182,9 @@ def _came_back(smi: Smi, wanted: Sequence[PciAddress]) -> Outcome:
     try:
         smi.cards(wanted)
     except (Unlisted, ActionRefused, Unanswered) as error:
-        return Outcome(result="failed", message=f"{_named(wanted)} was reset and does not answer since: {error}")
+        return Outcome(
+            result="failed", message=f"{_named(wanted)} was reset and does not answer since, {NEXT}: {error}"
+        )
     return Outcome(result="done", message=f"{_named(wanted)} was reset and answers")
 
 

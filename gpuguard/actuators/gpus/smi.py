@@ -120,7 +120,10 @@ class Smi:
             elif here and line.lstrip().startswith("MIG "):
                 count += 1
         if answer.code != 0 or not seen:
-            raise ActionRefused(f"nvidia-smi does not tell the MIG instances of {card.pci}: {answer.said}")
+            raise ActionRefused(
+                f"nvidia-smi does not tell the MIG instances of {card.pci}; nothing was reset, see `nvidia-smi -L`: "
+                f"{answer.said}"
+            )
         return count
 
     def _rows(self, fields: Sequence[str], wanted: Sequence[PciAddress]) -> dict[PciAddress, Mapping[str, str]]:
@@ -131,7 +134,10 @@ class Smi:
         query = f"--query-gpu={','.join(fields)}"
         answer = self.ask(query, "--format=csv,noheader,nounits", "-i", ",".join(wanted))
         if answer.code in UNASKED:
-            raise ActionRefused(f"nvidia-smi cannot be asked: {answer.said}")
+            raise ActionRefused(
+                f"nvidia-smi cannot be asked (exit code {answer.code}); run it on the node to see why, a broken "
+                f"driver needs a reboot; it says: {answer.said}"
+            )
         rows: dict[PciAddress, Mapping[str, str]] = {}
         for line in answer.out.splitlines():
             values = [value.strip() for value in line.split(",")]

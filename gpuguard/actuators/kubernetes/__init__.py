@@ -36,7 +36,8 @@ class Settings:
     kubeconfig: str = ""  # a file; without it the pod's service account, then KUBECONFIG
     context: str = ""  # which context of the kubeconfig, by itself its current one
     deadline: Seconds = Seconds(5.0)  # for a wish with all its questions to the API server
-    evict: Literal["never", "severe"] = "never"  # "severe" asks the pods to leave where the fault is severe
+    # "severe" lets pods be asked to leave after a severe fault. `evict_pods` in [policy] wishes it: both are needed.
+    evict: Literal["never", "severe"] = "never"
     evict_deadline: Seconds = Seconds(3600.0)  # pods that are left after this long are a person's affair
     gpu_nodes: str = GPU_NODES  # the label selector that finds every node with GPUs, to count the fleet
     # Verdicts on single GPUs for DRA: "inform" taints their devices with effect None, "enforce" keeps pods away too.

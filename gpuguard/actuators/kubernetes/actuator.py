@@ -62,27 +62,24 @@ class Kubernetes:
             return self._perform(action, time.monotonic() + self._settings.deadline)
         except ActionDeferred as later:
             return Outcome(result="deferred", message=str(later), retry_after=later.retry_after)
-        except NotThere as no:
-            return Outcome(
-                result="refused",
-                message=f"{no}; set `node` in [actuators.kubernetes] to this machine's name in `kubectl get nodes`",
-            )
         except (ActionRefused, ConfigInvalid) as no:
-            return Outcome(result="refused", message=str(no))
+            return Outcome(result="refused", message=_said(no))
 
     def read_state(self) -> NodeReport:
         """What Kubernetes says of this node now; `error` tells why nothing could be learned."""
         try:
             return parse_node(self._read(time.monotonic() + self._settings.deadline)[0])
-        except (ActionDeferred, ActionRefused, ConfigInvalid) as error:
-            return NodeReport(target=self.name, node=self.node, error=str(error))
+        except ActionDeferred as later:
+            return NodeReport(target=self.name, node=self.node, error=str(later))
+        except (ActionRefused, ConfigInvalid) as no:
+            return NodeReport(target=self.name, node=self.node, error=_said(no), refused=True)
 
     def read_fleet(self) -> FleetReport:
         """How many nodes have GPUs, and which of all nodes stand drained with a token of gpuguard's."""
         try:
             return read_fleet(self.api(), self._settings.gpu_nodes, time.monotonic() + self._settings.deadline)
         except (ActionDeferred, ActionRefused, ConfigInvalid) as error:
-            return FleetReport(target=self.name, error=str(error))
+            return FleetReport(target=self.name, error=str(error), refused=not isinstance(error, ActionDeferred))
 
     def ledger(self) -> LeaseLedger:
         """The fleet's book, in a Lease.
@@ -313,6 +310,13 @@ class Kubernetes:
         if until - time.monotonic() < WRITE_NEEDS:
             raise ActionDeferred("too little time was left to write; nothing was written", 1.0)
         return self.api().patch(self._path, asked, Node, until)
+
+
+def _said(no: ActionRefused | ConfigInvalid) -> str:
+    """The refusal, with the next step where it is this one's to know."""
+    if isinstance(no, NotThere):
+        return f"{no}; set `node` in [actuators.kubernetes] to this machine's name in `kubectl get nodes`"
+    return str(no)
 
 
 def _owed(outcome: Outcome, what: str, later: ActionDeferred) -> Outcome:

@@ -4,6 +4,9 @@ Eviction is a request: the API server weighs it against the budgets and says 201
 429 (not now). One round asks each pod once; what is left is asked for again at the next sending, until all are gone or
 `evict_deadline` has passed since the wish was decided, after which a person is told who is left.
 
+A pod that the server refuses to evict, or fails at (an admission webhook, two budgets over one pod), is that pod's
+affair: the others are asked all the same. Once only refused ones are left, a person is told of them and why.
+
 Left where they are, as nothing is won by evicting them or somebody else answers for them:
 
 - pods of a DaemonSet, which come straight back; mirror pods, which the API server does not own. It would accept both;
@@ -22,6 +25,7 @@ import msgspec
 
 from gpuguard.actuators.kubernetes import Settings
 from gpuguard.actuators.kubernetes.node import UNFIT, Metadata
+from gpuguard.errors import ActionDeferred, ActionRefused
 from gpuguard.model.actions import Action, Outcome
 from gpuguard.ports import NodeReport
 from gpuguard.web.kubernetes import Api, Conflict, NotTaken, NotThere, Throttled, path_of
@@ -34,6 +38,8 @@ PAGE: Final = 200
 BUDGET_AGAIN: Final = 10.0
 LEAVING_AGAIN: Final = 5.0
 NAMES_SHOWN: Final = 5
+WHY_SHOWN: Final = 300
+SAID_MOST: Final = 1200
 # With less time than this no further pod is asked.
 ASK_NEEDS: Final = 0.2
 
@@ -93,77 +99,103 @@ class _Pods(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[Pod, ...] | None = None
 
 
-Answer = Literal["leaving", "gone", "budget", "refused"]
+class Told(msgspec.Struct, frozen=True):
+    """What the server said of one pod, and why where it did not let it go."""
+
+    word: Literal["leaving", "gone", "budget", "failed", "refused"]
+    why: str = ""
+
+
+LEAVING: Final = Told("leaving")
+GONE: Final = Told("gone")
 
 
 class Eviction:
-    """Asks the pods of one node to leave. Remembers only which version of the question the server takes."""
+    """Asks the pods of one node to leave. Remembers which version of the question the server takes, and at which pods
+    it failed the last time: they come last, as one that hangs would keep the others from being asked."""
 
     def __init__(self, node: str, settings: Settings) -> None:
         self._node, self._settings = node, settings
         self._version = VERSIONS[0]
+        self._slow: frozenset[str] = frozenset()
 
     def carry_on(self, action: Action, seen: NodeReport, utc: float, api: Api, until: float) -> Outcome:
-        """One round of it: done when all are gone, deferred while some are left, refused when it took too long.
+        """One round of it: done when all are gone, deferred while some are left that may go, refused when all that are
+        left were refused, or it took too long.
 
         Units   utc: the API server's clock; until: seconds of time.monotonic()
         Raises  ActionDeferred, ActionRefused
         """
         if self._settings.evict == "never":
-            return Outcome(result="done", message="no pod is evicted: `evict` in [actuators.kubernetes] is never")
-        if not action.severe:
-            return Outcome(result="done", message="no pod is evicted: what is wrong lets them run to their end")
+            raise ActionRefused(
+                'this site lets gpuguard evict no pod; set `evict = "severe"` in [actuators.kubernetes], '
+                "or `evict_pods = false` in [policy]"
+            )
         left = [pod for pod in self._pods(api, until) if stays_because(pod) is None]
         if not left:
             return Outcome(result="done", message="no pod is left on the node that was to leave")
-        told: dict[str, Answer] = {}
-        pause = LEAVING_AGAIN
+        left.sort(key=lambda pod: pod.metadata.uid in self._slow)
+        told: dict[str, Told] = {}
+        pause, slow = LEAVING_AGAIN, set()
         for pod in left:
             if until - time.monotonic() < ASK_NEEDS:
                 break
             if pod.metadata.deletion_timestamp is not None:
-                told[pod.title] = "leaving"
+                told[pod.title] = LEAVING
                 continue
             try:
                 told[pod.title] = self._ask(pod, api, until)
             except Throttled as busy:
+                pause = max(pause, busy.retry_after)
                 if not busy.budget:
-                    pause = max(pause, busy.retry_after)
-                    break  # the server has too much to do: the others may wait as well
-                told[pod.title] = "budget"
-                pause = max(pause, BUDGET_AGAIN, busy.retry_after)
+                    # The server has too much to do, so the others may wait as well; or a webhook says it of this pod.
+                    told[pod.title] = Told("failed", str(busy))
+                    slow.add(pod.metadata.uid)
+                    break
+                told[pod.title] = Told("budget")
+                pause = max(pause, BUDGET_AGAIN)
             except Conflict:
-                told[pod.title] = "gone"  # the one we mean is; another has its name
-        waiting = [pod.title for pod in left if told.get(pod.title) != "gone"]
+                told[pod.title] = GONE  # the one we mean is; another has its name
+            except ActionDeferred as later:
+                told[pod.title] = Told("failed", str(later))
+                pause = max(pause, later.retry_after)
+                slow.add(pod.metadata.uid)
+            except ActionRefused as no:
+                told[pod.title] = Told("refused", str(no))
+        self._slow = frozenset(slow)
+        waiting = [pod.title for pod in left if told.get(pod.title) != GONE]
         if not waiting:
             return Outcome(result="done", message="no pod is left on the node that was to leave")
         return self._unfinished(action, waiting, told, utc, pause)
 
     def _unfinished(
-        self, action: Action, waiting: list[str], told: dict[str, Answer], utc: float, pause: float
+        self, action: Action, waiting: list[str], told: dict[str, Told], utc: float, pause: float
     ) -> Outcome:
-        counts = {word: [name for name in waiting if told.get(name) == word] for word in ("leaving", "budget")}
-        words = [
-            text
-            for text, names in (
-                (f"{len(counts['leaving'])} have been told and have their grace period", counts["leaving"]),
-                (
-                    f"{len(counts['budget'])} are held by a PodDisruptionBudget ({_some(counts['budget'])})",
-                    counts["budget"],
-                ),
-            )
-            if names
-        ]
-        said = "; ".join((f"{len(waiting)} pods are left", *words))
+        left: dict[str, list[str]] = {}
+        for name in waiting:
+            left.setdefault(told[name].word if name in told else "unasked", []).append(name)
+        why: dict[str, str] = {said.word: said.why for said in reversed(told.values())}
+        words = {
+            "leaving": "have been told and have their grace period",
+            "budget": "are held by a PodDisruptionBudget",
+            "failed": "could not be asked",
+            "refused": "were refused",
+        }
+        parts = [f"{len(waiting)} pods are left"]
+        for word, text in words.items():
+            if names := left.get(word):
+                first = f"; of the first: {why[word][:WHY_SHOWN]}" if why[word] else ""
+                parts.append(f"{len(names)} {text} ({_some(names)}{first})")
         since = elapsed(action, utc)
+        message = "; ".join(parts)[:SAID_MOST]
+        if set(left) == {"refused"}:
+            return Outcome(result="refused", message=f"{message}; a person decides")
         if since >= self._settings.evict_deadline:
-            return Outcome(
-                result="refused",
-                message=f"after {since / 60:.0f} min pods are still here: {_some(waiting)} ({said}); a person decides",
-            )
-        return Outcome(result="deferred", message=said, retry_after=pause)
+            message = f"after {since / 60:.0f} min pods are still here: {_some(waiting)} ({message}); a person decides"
+            return Outcome(result="refused", message=message)
+        return Outcome(result="deferred", message=message, retry_after=pause)
 
-    def _ask(self, pod: Pod, api: Api, until: float) -> Answer:
+    def _ask(self, pod: Pod, api: Api, until: float) -> Told:
         """What the server says to the eviction of this very pod.
 
         Raises  Throttled, Conflict, ActionDeferred, ActionRefused
@@ -180,12 +212,12 @@ class Eviction:
             try:
                 api.ask("POST", path, until, msgspec.json.encode(wish))
             except NotThere:
-                return "gone"
+                return GONE
             except NotTaken as unknown:
                 refused = unknown
                 continue
             self._version = version
-            return "leaving"
+            return LEAVING
         raise refused
 
     def _pods(self, api: Api, until: float) -> Iterator[Pod]:

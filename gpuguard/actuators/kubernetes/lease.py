@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from gpuguard.actuators.kubernetes.node import Metadata
-from gpuguard.errors import ActionDeferred, ActionRefused, ReadFailed
+from gpuguard.errors import ActionDeferred, ActionRefused, ReadFailed, ReadRefused
 from gpuguard.ports import LedgerPage
 from gpuguard.web.kubernetes import AlreadyThere, Api, Conflict, NotThere, path_of, read
 
@@ -46,7 +46,7 @@ class LeaseLedger:
     def read(self, until: float) -> LedgerPage:
         """The book as it is, an empty one where there is none yet.
 
-        Raises  ReadFailed
+        Raises  ReadFailed; ReadRefused where a right is missing
         """
         try:
             answer = self._api.ask("GET", f"{self._folder}/{NAME}", until)
@@ -54,7 +54,7 @@ class LeaseLedger:
         except NotThere:
             return LedgerPage(version="", text=b"", utc=self._now(until))
         except (ActionDeferred, ActionRefused) as error:
-            raise ReadFailed(f"the fleet's book cannot be read: {error}") from error
+            raise _failed("the fleet's book cannot be read", error) from error
         if utc is None:
             raise ReadFailed(NO_CLOCK)
         text = (lease.metadata.annotations or {}).get(BOOK, "")
@@ -63,7 +63,7 @@ class LeaseLedger:
     def write(self, page: LedgerPage, text: bytes, until: float) -> bool:
         """The book is `text`, or somebody was faster and nothing was written.
 
-        Raises  ReadFailed; then it may have been written or not
+        Raises  ReadFailed; then it may have been written or not. ReadRefused where a right or the namespace is missing
         """
         annotations = {BOOK: _packed(text)}
         try:
@@ -79,12 +79,12 @@ class LeaseLedger:
         except NotThere as error:
             if page.version:
                 return False  # somebody deleted it since: what is read next is an empty book
-            raise ReadFailed(
+            raise ReadRefused(
                 f"the fleet's book has no place: make the namespace {self._namespace}, or set `namespace` in "
                 f"[actuators.kubernetes] ({error})"
             ) from error
         except (ActionDeferred, ActionRefused) as error:
-            raise ReadFailed(f"the fleet's book cannot be written: {error}") from error
+            raise _failed("the fleet's book cannot be written", error) from error
         if (after.metadata.annotations or {}).get(BOOK) != annotations[BOOK]:
             raise ReadFailed("the API server took the fleet's book and did not keep it; does a webhook change Leases?")
         return True
@@ -97,10 +97,16 @@ class LeaseLedger:
         try:
             answer = self._api.ask("GET", "/version", until)
         except (ActionDeferred, ActionRefused) as error:
-            raise ReadFailed(f"the API server's clock cannot be read: {error}") from error
+            raise _failed("the API server's clock cannot be read", error) from error
         if answer.utc is None:
             raise ReadFailed(NO_CLOCK)
         return answer.utc
+
+
+def _failed(what: str, error: ActionDeferred | ActionRefused) -> ReadFailed:
+    """The error of whoever asks a ledger."""
+    kind = ReadRefused if isinstance(error, ActionRefused) else ReadFailed
+    return kind(f"{what}: {error}")
 
 
 def _packed(text: bytes) -> str:

@@ -47,7 +47,9 @@ class Settings:
     node: str = ""
     deadline: Seconds = Seconds(5.0)  # for a wish with all its questions to slurmctld
     settle: Seconds = Seconds(2.0)  # 0.7 to 1.1 s on Slurm 22.05.8
-    reboot: bool = False  # whether a node of ours that is drained and idle may be rebooted through slurmctld
+    # Whether a node of ours that is drained and idle may be rebooted through slurmctld. `reboot_node` in [policy] wants
+    # it: both are needed.
+    reboot: bool = False
     fleet_deadline: Seconds = Seconds(2.0)  # for the one question about all nodes that comes before a drain
 
     def __post_init__(self) -> None:
@@ -106,7 +108,7 @@ class Slurm:
         try:
             answer = self._fleet.run(("-o", "show", "node"), time.monotonic() + self._settings.fleet_deadline)
         except (ActionDeferred, ActionRefused) as error:
-            return FleetReport(target=self.name, error=str(error))
+            return FleetReport(target=self.name, error=str(error), refused=isinstance(error, ActionRefused))
         return fleet.parse_fleet(answer.out, self.node) if answer.code == 0 else fleet.failed(answer)
 
     def runs_here(self, number: str, until: float) -> bool | None:
@@ -131,6 +133,10 @@ class Slurm:
             return self._requeue(action, until)
         if action.verb == "reboot":
             return self._reboot(action, until)
+        if action.verb == "evict":
+            raise ActionRefused(
+                "Slurm evicts nothing: jobs run to their end on a drained node; set `evict_pods = false` in [policy]"
+            )
         if not about_the_drain(action.verb):
             raise ActionRefused(f"Slurm performs no {action.verb}; this is a bug, please report it")
         before, judgement = self._settled(action, action.verb, until)

@@ -9,10 +9,13 @@ import msgspec
 import pytest
 
 from gpuguard.actuators.bundled import TRIES, Bundled, Settings, build
-from gpuguard.errors import ConfigInvalid, ReadFailed
+from gpuguard.custody.budget import Limits
+from gpuguard.errors import ConfigInvalid, ReadFailed, ReadRefused
 from gpuguard.model.actions import Action, Verb
 from gpuguard.model.ids import TokenId
-from gpuguard.ports import FleetDrain, FleetReport, Ledger, NodeReport, Overseer
+from gpuguard.ports import FleetDrain, FleetReport, Ledger, LedgerPage, NodeReport, Overseer
+from gpuguard.runtime import guard
+from gpuguard.runtime.guard import guarded
 from gpuguard.scheduler.events import DrainAsked
 from tests.support.bundled_scheduler import Scheduler
 from tests.support.door_server import DoorServer, door_at
@@ -83,6 +86,24 @@ def test_the_book_is_kept_by_the_scheduler(here: Bundled, door: DoorServer) -> N
         book.read(until)
     with pytest.raises(ReadFailed, match="503"):
         book.write(first, b"three", until)
+
+
+def test_who_is_not_let_in_is_refused_behind_the_budget_too(here: Bundled, door: DoorServer) -> None:
+    target = guarded(here, guard.Settings(), Limits())
+    no = b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n"
+    door.trouble = lambda method: no
+    assert here.read_state().refused
+    assert here.read_fleet().refused
+    outcome = target.perform(wish("drain"))
+    assert (outcome.result, "token_file" in outcome.message) == ("refused", True)
+    book, until = here.ledger(), time.monotonic() + 5.0
+    with pytest.raises(ReadRefused, match="token_file"):
+        book.read(until)
+    with pytest.raises(ReadRefused, match="token_file"):
+        book.write(LedgerPage(version="1", text=b"", utc=0.0), b"", until)
+    door.trouble = lambda method: b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n"
+    assert not here.read_state().refused
+    assert target.perform(wish("drain")).result == "deferred"
 
 
 def test_what_runs_is_ended_and_a_reboot_asked_for_within_our_drain(here: Bundled, door: DoorServer) -> None:

@@ -11,10 +11,13 @@ import pytest
 from gpuguard.actuators.kubernetes import Settings, build, own_name
 from gpuguard.actuators.kubernetes.actuator import TRIES, Kubernetes
 from gpuguard.actuators.kubernetes.node import CONDITION, DRAIN, REBOOT, UNFIT
+from gpuguard.custody.budget import Limits
 from gpuguard.custody.ownership import VERBS
 from gpuguard.errors import ConfigInvalid, ReadFailed
-from gpuguard.model.actions import Verb
+from gpuguard.model.actions import Outcome, Verb
 from gpuguard.model.ids import TokenId
+from gpuguard.runtime import guard
+from gpuguard.runtime.guard import guarded
 from tests.support.fake_kube import NODES, READY, UTC, FakeKube, serving_kube
 from tests.support.wishes import reclaim, remedy, requeue, wish
 
@@ -222,6 +225,18 @@ def test_an_eviction_goes_on_until_all_are_gone(kube: FakeKube, tmp_path: Path) 
     here.close()
 
 
+def test_where_the_actuators_switch_is_off_no_pod_is_asked_and_both_switches_are_named(
+    kube: FakeKube, here: Kubernetes
+) -> None:
+    here.perform(wish("drain"))
+    pod(kube, "a")
+    outcome = here.perform(remedy("evict", utc=UTC))
+    assert outcome.result == "refused"
+    assert '`evict = "severe"` in [actuators.kubernetes]' in outcome.message
+    assert "`evict_pods = false` in [policy]" in outcome.message
+    assert not any(call.endswith("/eviction") for call in kube.calls)
+
+
 def test_a_busy_server_ends_the_round(kube: FakeKube, tmp_path: Path) -> None:
     here = actuator(kube, tmp_path, evict="severe")
     here.perform(wish("drain"))
@@ -231,6 +246,66 @@ def test_a_busy_server_ends_the_round(kube: FakeKube, tmp_path: Path) -> None:
     outcome = here.perform(remedy("evict", utc=UTC))
     assert (outcome.result, outcome.retry_after) == ("deferred", 7.0)
     assert len([call for call in kube.writes if call.endswith("/eviction")]) == 1
+    here.close()
+
+
+DENIED = {"reason": "Forbidden", "message": 'admission webhook "keep.example" denied the request: keep'}
+
+
+def test_a_pod_that_is_refused_does_not_keep_the_others(kube: FakeKube, tmp_path: Path) -> None:
+    here = actuator(kube, tmp_path, evict="severe")
+    here.perform(wish("drain"))
+    for name in "abcd":
+        pod(kube, name)
+    kube.budgets = {"d": 1}
+    kube.fail("POST", "/pods/a/eviction", 403, DENIED)
+    kube.fail("POST", "/pods/c/eviction", 500, {"message": "This pod has more than one PodDisruptionBudget"})
+    first = here.perform(remedy("evict", utc=UTC))
+    assert (first.result, first.retry_after) == ("deferred", 10.0)
+    assert "1 were refused (jobs/a" in first.message
+    assert "keep.example" in first.message
+    assert "1 could not be asked (jobs/c" in first.message
+    assert "more than one PodDisruptionBudget" in first.message
+    assert sorted(path.rsplit("/", 1)[-1] for path in kube.objects if "/pods/" in path) == ["a", "c", "d"]
+    kube.fail("POST", "/pods/a/eviction", 403, DENIED)
+    assert here.perform(remedy("evict", utc=UTC)).result == "deferred", "the others have their grace period"
+    kube.fail("POST", "/pods/a/eviction", 403, DENIED)
+    last = here.perform(remedy("evict", utc=UTC))
+    assert last.result == "refused", "nobody else is waited for any more"
+    assert "jobs/a" in last.message
+    assert "keep.example" in last.message
+    here.perform(remedy("evict", utc=UTC))
+    assert here.perform(remedy("evict", utc=UTC)).result == "done"
+    here.close()
+
+
+def test_at_the_deadline_everybody_who_is_left_is_named_with_the_reason(kube: FakeKube, tmp_path: Path) -> None:
+    here = actuator(kube, tmp_path, evict="severe", evict_deadline=60.0)
+    here.perform(wish("drain"))
+    for name in "ab":
+        pod(kube, name)
+    kube.budgets = {"b": 1}
+    kube.fail("POST", "/pods/a/eviction", 403, DENIED)
+    kube.utc += 61.0
+    outcome = here.perform(remedy("evict", utc=UTC))
+    assert outcome.result == "refused"
+    for said in ("jobs/a", "keep.example", "jobs/b", "PodDisruptionBudget", "a person decides"):
+        assert said in outcome.message
+    here.close()
+
+
+@pytest.mark.parametrize("status", [500, 429])
+def test_a_pod_that_the_server_failed_at_is_asked_last(kube: FakeKube, tmp_path: Path, status: int) -> None:
+    here = actuator(kube, tmp_path, evict="severe")
+    here.perform(wish("drain"))
+    for name in "ab":
+        pod(kube, name)
+    kube.budgets = {"b": 1}
+    kube.fail("POST", "/pods/a/eviction", status)
+    for _ in range(2):
+        here.perform(remedy("evict", utc=UTC))
+    asked = [call.split("/")[-2] for call in kube.writes if call.endswith("/eviction")]
+    assert asked == (["a", "b", "b", "a"] if status == 500 else ["a", "b", "a"])
     here.close()
 
 
@@ -250,6 +325,56 @@ def test_a_node_of_another_name_is_refused_with_the_next_step(kube: FakeKube, tm
     assert outcome.result == "refused"
     assert "set `node`" in outcome.message
     here.close()
+
+
+def budgeted(here: Kubernetes) -> Outcome:
+    """What comes of a drain that the fleet's budget stands before."""
+    return guarded(here, guard.Settings(), Limits()).perform(wish("drain"))
+
+
+def test_behind_the_budget_a_node_of_another_name_is_refused_at_once(kube: FakeKube, tmp_path: Path) -> None:
+    here = build(Settings(node="there", kubeconfig=kube.kubeconfig(tmp_path)))
+    outcome = budgeted(here)
+    assert (outcome.result, here.read_state().refused) == ("refused", True)
+    assert "set `node` in [actuators.kubernetes]" in outcome.message
+    here.close()
+
+
+OTHER = {"metadata": {"name": "other", "labels": {"nvidia.com/gpu.present": "true"}}, "spec": {}}
+
+
+@pytest.mark.parametrize(
+    ("method", "part", "named"),
+    [
+        ("GET", f"{NODES}/here", f"GET {NODES}/here"), ("GET", "/leases/", f"GET {LEASE}"),
+        ("POST", "/leases", f"POST {LEASE.rpartition('/')[0]}"), ("GET", NODES, f"GET {NODES}"),
+    ],
+)  # fmt: skip
+def test_behind_the_budget_a_missing_right_is_refused_and_named(
+    kube: FakeKube, here: Kubernetes, method: str, part: str, named: str
+) -> None:
+    kube.forbidden = lambda way, path: way == method and (path == part or (part != NODES and part in path))
+    kube.put(f"{NODES}/other", OTHER)
+    outcome = budgeted(here)
+    assert outcome.result == "refused"
+    assert f"does not allow {named} " in outcome.message
+    assert "deploy/kubernetes" in outcome.message
+    assert "unschedulable" not in kube.here()["spec"]
+    kube.forbidden = lambda way, path: False
+    assert budgeted(here).result == "done", "once the right is there"
+
+
+@pytest.mark.parametrize("part", [f"{NODES}/here", "/leases/"])
+def test_behind_the_budget_a_server_that_fails_is_waited_for(kube: FakeKube, here: Kubernetes, part: str) -> None:
+    kube.fail("GET", part, 503)
+    assert guarded(here, guard.Settings(), Limits()).perform(wish("drain")).result == "deferred"
+
+
+def test_a_namespace_that_is_not_there_is_told_at_once(kube: FakeKube, here: Kubernetes) -> None:
+    kube.put(f"{NODES}/other", OTHER)
+    kube.fail("POST", "/leases", 404)
+    outcome = budgeted(here)
+    assert (outcome.result, "make the namespace gpuguard" in outcome.message) == ("refused", True)
 
 
 def test_the_name_is_set_or_the_pods_or_the_hosts() -> None:

@@ -2,10 +2,14 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuguard.errors import ActionRefused, UsageError
+from gpuguard.model.actions import Outcome
+from gpuguard.ports import NodeReport
+from gpuguard.runtime import control, person
 from tests.support.incidents import LOST, REMAP, Machine, ask, lost_gpu
 
 Output = pytest.CaptureFixture[str]
@@ -176,3 +180,30 @@ def test_a_drain_of_ours_that_somebody_wrote_again_can_be_adopted(node: Machine,
     node.clock.advance(1.0)
     assert resume(node, "--yes") == 0
     assert node.scheduler.flags == ("IDLE",)
+
+
+def test_a_fault_that_overtakes_the_release_is_told(
+    node: Machine, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.person("drain")
+    node.listen()
+    speak = person.speak
+
+    def spoken(*args: Any, **named: Any) -> control.Answer:  # Any: whatever `speak` takes
+        answer = speak(*args, **named)
+        lost_gpu(node)
+        return answer
+
+    report = NodeReport(
+        target="slurm", node="node7", state="IDLE+DRAIN", flags=("IDLE", "DRAIN"), drained=True,
+        reason=node.scheduler.reason,
+    )  # fmt: skip
+    monkeypatch.setattr(person, "speak", spoken)
+    monkeypatch.setattr(node.scheduler, "read_state", lambda: report)
+    monkeypatch.setattr(
+        node.scheduler, "perform", lambda _: Outcome(result="deferred", message="slurmctld does not answer")
+    )
+    assert resume(node, "--yes") == 1
+    out = capsys.readouterr().out
+    assert out.startswith("Called off: the node is to stay drained.\n")
+    assert "`gpuguard why` tells which" in " ".join(out.split())

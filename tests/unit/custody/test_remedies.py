@@ -47,3 +47,10 @@ def test_each_other_word_of_slurm_waits() -> None:
 def test_no_answer_waits() -> None:
     now = standing(report(error="slurmctld is away"), OURS)
     assert (now.call, now.why) == ("wait", "slurmctld is away")
+
+
+def test_an_answer_carries_the_word_of_the_scheduler_and_silence_none() -> None:
+    for flags in (("IDLE", "DRAIN"), ("MIXED", "DRAIN"), ("IDLE",), ("IDLE", "DRAIN", "MAINT"), ("IDLE", "UNHEARD_OF")):
+        assert standing(report(*flags), OURS).state == "+".join(flags)
+    assert standing(report("IDLE", error="slurmctld is away"), OURS).state is None
+    assert standing(report(), OURS).state is None

@@ -412,6 +412,34 @@ def test_what_stands_for_long_is_never_stepped_back_from() -> None:
     assert cluster.writes == []
 
 
+def test_what_was_told_to_stand_is_never_stepped_back_from_however_its_date_reads() -> None:
+    cluster = Cluster(drains=FULL, flags=("IDLE", "DRAIN"), reason="gpuguard:7f3a gpu6 lost xid79", since=NOW)
+    known = msgspec.structs.replace(drain(), known=True)
+    assert recorded(cluster).perform(known).result == "done"
+    assert (cluster.writes, "fleet" in cluster.steps) == ([], False)
+
+
+def test_what_was_told_to_stand_and_was_lifted_is_asked_for_like_a_new_one() -> None:
+    known = msgspec.structs.replace(drain(), known=True)
+    full, late = Cluster(drains=FULL), Cluster(drains=FULL[:4], late=(FULL[4],))
+    assert (recorded(full).perform(known).result, full.writes) == ("held", [])
+    assert (recorded(late).perform(known).result, late.writes) == ("held", ["drain", "release"])
+
+
+def test_a_reworded_drain_stays_over_the_fake_scontrol(tmp_path: Path) -> None:
+    fake = FakeScontrol(tmp_path)
+    fake.put_others(0, 0.0, of=99)
+    here = guarded(slurm.build(slurm.Settings(scontrol=str(fake.path), node="here")), Settings(), Limits())
+    assert here.perform(drain()).result == "done"
+    (tmp_path / "since").write_text(str(int(time.time()) - 7200))
+    fake.put_others(2, time.time() - 60, of=99)
+    reworded = msgspec.structs.replace(wish("update_reason"), reason="gpuguard:7f3a gpu6 lost xid79")
+    assert here.perform(reworded).result == "done"
+    again = msgspec.structs.replace(drain(), key="drain:7f3a:2", reason=reworded.reason, known=True)
+    assert here.perform(again).result == "done"
+    assert fake.state == "IDLE+DRAIN"
+
+
 def test_a_look_that_fails_is_made_again() -> None:
     cluster = Cluster(drains=FULL[:4], late=(FULL[4],))
 

@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 
 from gpuguard.errors import Absent, StoreFailed
+from gpuguard.model.actions import Action, Outcome
 from gpuguard.model.story import Change
 from gpuguard.ports import Clock
 from gpuguard.runtime import offline
+from gpuguard.runtime.assembly import assemble
 from gpuguard.runtime.control import Word
 from gpuguard.store import sqlite
 from gpuguard.store.reader import DATABASE_NAME, open_reader
 from gpuguard.store.sqlite import SqliteStore, StoreOpened
-from tests.support.incidents import LOST, Machine, lost_gpu
+from tests.support.incidents import LOST, Machine, Scheduler, config_text, lost_gpu
 
 DRAIN = Word(verb="drain", by="mia", reason="fans")
 
@@ -92,6 +94,42 @@ def test_an_action_that_waited_is_tried_along_the_way(node: Machine) -> None:
     node.scheduler.error = None
     say(node, Word(verb="ack", by="mia", reason="x", code="xid31"))
     assert node.scheduler.reason.endswith("lost xid79")
+
+
+class Recording(Scheduler):
+    """A scheduler that keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    def perform(self, action: Action) -> Outcome:
+        self.asked.append(action.verb)
+        return super().perform(action)
+
+
+def test_what_is_not_about_the_drain_is_left_to_the_agent(tmp_path: Path) -> None:
+    scheduler = Recording()
+    node = Machine(tmp_path, scheduler=scheduler)
+    scheduler.error = "slurmctld does not answer"
+    lost_gpu(node)
+    node.stop()
+    node.clock.advance(60.0)
+    scheduler.error, scheduler.asked = None, []
+    config = tmp_path / "evicts.toml"
+    config.write_text(config_text("drain").replace('mode = "drain"', 'mode = "drain"\nevict_pods = true'))
+    parts = assemble(config)
+    offline.say(
+        node.state_dir, parts, Word(verb="ack", by="mia", reason="x", code="xid31"), clock=node.clock, target=scheduler
+    )
+    assert scheduler.asked == ["drain"], "no eviction"
+    assert "DRAIN" in scheduler.flags
+    reader = open_reader(node.state_dir / DATABASE_NAME)
+    try:
+        (owed,) = reader.owed_actions()
+    finally:
+        reader.close()
+    assert (owed.action.verb, owed.state, "no agent runs" in owed.message) == ("evict", "owed", True)
 
 
 class Full(SqliteStore):

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuguard.actuators.gpus.errand import WAITING
 from gpuguard.actuators.gpus.levels import Levels, Sku
 from gpuguard.actuators.gpus.site import distrusted
 from gpuguard.custody.remedies import Standing
@@ -80,8 +81,8 @@ def test_a_gpu_that_is_not_given_has_failed_and_a_driver_that_cannot_be_asked_sa
 
 def test_while_something_computes_nothing_is_tested(machine: GpuMachine) -> None:
     machine.process(777, "python3", "/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidiactl")
-    assert at_last(machine.hands(), WISH).result == "deferred"
-    assert machine.calls == []
+    outcome = at_last(machine.hands(), WISH)
+    assert (outcome.result, outcome.node_state, machine.calls) == ("deferred", WAITING, [])
     assert at_last(machine.hands(), remedy("test", f"gpu:{SECOND}")).result == "done"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuguard.actuators.gpus.errand import WAITING
 from gpuguard.custody.remedies import Standing
 from gpuguard.model.actions import LET_GO
 from gpuguard.model.ids import SubjectId
@@ -58,6 +59,7 @@ def test_while_one_is_under_way_everything_else_waits(machine: GpuMachine) -> No
     assert hands.busy()
     other = hands.perform(remedy("reset", f"gpu:{SECOND}", key="other"))
     assert (other.result, "one thing at a time" in other.message) == ("deferred", True)
+    assert other.node_state == WAITING
     assert "under way" in hands.perform(WISH).message
     (machine.folder / "go").touch()
     assert at_last(hands, WISH).result == "done"
@@ -96,6 +98,7 @@ def test_whoever_has_the_gpu_open_is_in_the_way(machine: GpuMachine, comm: str, 
     assert outcome.result == result
     assert bool(resets(machine)) == (result == "done")
     assert (f"process 777 ({comm})" in outcome.message) == (result != "done")
+    assert outcome.node_state == (WAITING if result == "deferred" else None)
 
 
 def test_once_the_user_is_gone_the_same_wish_goes_through(machine: GpuMachine) -> None:
@@ -176,6 +179,8 @@ def test_what_the_program_says_decides(machine: GpuMachine, shell: str, result: 
     outcome = at_last(machine.hands(), WISH)
     assert outcome.result == result
     assert outcome.message.isprintable()
+    assert outcome.node_state == (WAITING if result == "deferred" else None)
+    assert ("reboot" in outcome.message) == (result in ("refused", "failed")), "it names the next step"
     assert f"-pm 1 -i {FIRST}" in machine.calls, "persistence mode is on again whatever came of it"
 
 
@@ -199,9 +204,12 @@ def test_a_driver_that_does_not_answer_is_not_told_to_reset(machine: GpuMachine,
 def test_without_our_drain_nothing_is_looked_at(
     machine: GpuMachine, call: str, result: str, after: float | None
 ) -> None:
-    machine.standing = msgspec.convert({"call": call, "why": "it does not", "retry_after": after}, Standing)
-    outcome = machine.hands().perform(WISH)
-    assert (outcome.result, outcome.retry_after, machine.calls) == (result, after, [])
+    for state in ("MIXED+DRAIN", None):
+        said = {"call": call, "why": "it does not", "retry_after": after, "state": state}
+        machine.standing = msgspec.convert(said, Standing)
+        outcome = machine.hands().perform(WISH)
+        assert (outcome.result, outcome.retry_after, machine.calls) == (result, after, [])
+        assert outcome.node_state == state, "the scheduler's silence is silence here too"
 
 
 @pytest.mark.parametrize(
@@ -248,4 +256,4 @@ def test_gpuguards_own_look_at_the_driver_is_asked_to_let_go(machine: GpuMachine
     machine.process(78, "python3", "/dev/nvidia0")
     (machine.proc / "78" / "cmdline").write_bytes(b"python3\0train.py\0")
     busy = at_last(machine.hands(), WISH)
-    assert (busy.result, busy.node_state) == ("deferred", None), "others use it: nobody goes blind for that"
+    assert (busy.result, busy.node_state) == ("deferred", WAITING), "others use it: nobody goes blind for that"
