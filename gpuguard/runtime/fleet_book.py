@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol, TypeVar
 
+import msgspec
+
 from gpuguard.custody.budget import (
     GPUGUARD,
     Answer,
@@ -28,7 +30,7 @@ from gpuguard.custody.budget import (
     withdraw,
     write_book,
 )
-from gpuguard.errors import ReadFailed
+from gpuguard.errors import ReadFailed, ReadRefused
 from gpuguard.ports import FleetReport, Ledger, LedgerPage, Overseer
 
 T = TypeVar("T")
@@ -183,3 +185,36 @@ class Recorded:
 
 def _is_refusal(answer: Answer) -> bool:
     return not answer.granted
+
+
+class OrRecords:
+    """A book that all nodes share, and the scheduler's own records where that one may not be used: for want of a right,
+    or of a place for it. A site that names no ledger is not to go without a budget, nor without drains."""
+
+    def __init__(self, book: Shared, records: Recorded) -> None:
+        self._book, self._records = book, records
+        self.tells = book.tells
+        self.why = ""
+
+    def enter(self, ask: Ask) -> Answer:
+        """The book's answer; that of the records where the book may not be used."""
+        try:
+            answer = self._book.enter(ask)
+        except ReadRefused as no:
+            self.tells, self.why = False, str(no)
+            answer = self._records.enter(ask)
+            return msgspec.structs.replace(answer, text=f"{answer.text} (by the scheduler's own records, as {no})")
+        self.tells, self.why = True, ""
+        return answer
+
+    def confirm(self, ask: Ask, *, again: bool) -> Answer | None:
+        """What a look after the write says."""
+        return (self._book if self.tells else self._records).confirm(ask, again=again)
+
+    def withdraw(self, key: str) -> None:
+        """It was not written after all."""
+        (self._book if self.tells else self._records).withdraw(key)
+
+    def give_back(self, node: str, token: str) -> None:
+        """It is over."""
+        (self._book if self.tells else self._records).give_back(node, token)

@@ -35,7 +35,7 @@ from gpuguard.errors import ConfigInvalid, NotUnderstood, ReadFailed, ReadRefuse
 from gpuguard.model.actions import DRY_TARGET, Action, Outcome
 from gpuguard.model.units import Seconds
 from gpuguard.ports import Actuator, Bookkeeper, FleetReport, Ledger, NodeReport, Overseer, Rehearser
-from gpuguard.runtime.fleet_book import FleetBook, Recorded, Shared
+from gpuguard.runtime.fleet_book import FleetBook, OrRecords, Recorded, Shared
 from gpuguard.store.ledger import DirectoryLedger
 
 # When a book that gave no answer is asked again; spread, as it may be that all nodes ask. Units: seconds
@@ -247,8 +247,11 @@ def guarded(target: Actuator, settings: Settings, limits: Limits) -> Actuator:
         )
     if maker is None:
         return Guarded(target, Recorded(target, limits))
-    ledger = maker.make(settings, target)
-    return Guarded(target, Shared(ledger, target, limits, settings.deadline, __version__))
+    shared = Shared(maker.make(settings, target), target, limits, settings.deadline, __version__)
+    if settings.ledger == "auto" and kind == "lease":
+        # Nobody asked for a Lease: an account without the right to one is no reason for no drain.
+        return Guarded(target, OrRecords(shared, Recorded(target, limits)))
+    return Guarded(target, shared)
 
 
 def _held(answer: Answer, state: str | None) -> Outcome:

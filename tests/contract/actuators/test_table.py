@@ -12,8 +12,6 @@ from tests.support.wishes import wish
 
 RESULTS: dict[Call, str] = {"write": "done", "done": "done", "wait": "deferred", "never": "foreign"}
 CELLS = sorted((name, *state, verb) for name, world in WORLDS.items() for state in world.states for verb in VERBS)
-# Each call is met at each target, or this suite would say little.
-WRITTEN: dict[DrainVerb, Holder] = {"drain": "nobody", "update_reason": "ours", "release": "ours", "adopt": "sibling"}
 
 
 def expected(condition: Condition, holder: Holder, verb: DrainVerb) -> Call:

@@ -327,9 +327,9 @@ def test_a_node_of_another_name_is_refused_with_the_next_step(kube: FakeKube, tm
     here.close()
 
 
-def budgeted(here: Kubernetes) -> Outcome:
+def budgeted(here: Kubernetes, ledger: guard.Kind = "lease") -> Outcome:
     """What comes of a drain that the fleet's budget stands before."""
-    return guarded(here, guard.Settings(), Limits()).perform(wish("drain"))
+    return guarded(here, guard.Settings(ledger=ledger), Limits()).perform(wish("drain"))
 
 
 def test_behind_the_budget_a_node_of_another_name_is_refused_at_once(kube: FakeKube, tmp_path: Path) -> None:
@@ -362,6 +362,18 @@ def test_behind_the_budget_a_missing_right_is_refused_and_named(
     assert "unschedulable" not in kube.here()["spec"]
     kube.forbidden = lambda way, path: False
     assert budgeted(here).result == "done", "once the right is there"
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_where_nobody_asked_for_a_lease_the_nodes_themselves_are_the_book(
+    kube: FakeKube, here: Kubernetes, status: int
+) -> None:
+    kube.put(f"{NODES}/other", OTHER)
+    kube.forbidden = lambda way, path: "/leases" in path and status == 403
+    if status == 404:
+        kube.fail("POST", "/leases", 404)
+    assert budgeted(here, "auto").result == "done"
+    assert kube.here()["spec"]["unschedulable"] is True
 
 
 @pytest.mark.parametrize("part", [f"{NODES}/here", "/leases/"])

@@ -201,12 +201,14 @@ def test_the_same_reason_is_not_written_twice(fake: FakeScontrol) -> None:
     assert fake.writes == ["update nodename=here reason=gpuguard:7f3a gpu3 lost xid95"]
 
 
-def test_adoption_takes_over_a_gpuguard_drain_only(fake: FakeScontrol) -> None:
-    fake.set("IDLE+DRAIN", "gpuguard:0bad gpu3 lost xid79")
+def test_adoption_finds_the_drain_with_its_token_and_no_other(fake: FakeScontrol) -> None:
+    fake.set("IDLE+DRAIN", OURS)
     assert actuator(fake).perform(wish("adopt")).result == "done"
-    assert fake.reason == OURS
-    fake.set("IDLE")
-    assert actuator(fake).perform(wish("adopt")).result == "foreign"
+    for state, reason in (("IDLE+DRAIN", "gpuguard:0bad gpu3 lost xid79"), ("IDLE+DRAIN", "Bob: fan"), ("IDLE", "")):
+        fake.set(state, reason)
+        assert actuator(fake).perform(wish("adopt")).result == "foreign"
+        assert fake.reason == reason
+    assert fake.writes == []
 
 
 def test_the_nodes_name_comes_from_settings_then_slurmd_then_the_host(fake: FakeScontrol) -> None:
