@@ -29,6 +29,15 @@ VERSION: Final = 1
 MESSAGE_LIMIT: Final = 4096
 LENGTH: Final = struct.Struct(">I")
 SOCKET: Final = "/run/gpuguard-actuator/actuator.sock"
+# How much of the deadline each kind of question has, so that a process that hangs does not keep the agent from what
+# else it owes for longer than it must. An answer that comes too late harms nothing: the wish is sent again by the same
+# key, and finds what stands. Behind them lies at most, with T for a wish of the target (its `deadline`, 5 s), F for its
+# question about the fleet (5 s; `fleet_deadline` of Slurm, 2 s) and L for the book (`deadline` in [fleet], 2 s):
+#   drain, with a book   3 T + F + 3 L: a look, the book, the fleet, the book, the write, a look, the book   26 s of 30
+#   drain, by records    3 T + 2 F + 1.1 s: a look, the fleet, the write, a second look, the step back       26 s of 30
+#   else                 2 T + L: the wish, the node's name, a word to the book                              12 s of 15
+#   look                 T                                                                                    5 s of 10
+SHARES: Final = {"drain": 1.0, "else": 1 / 2, "look": 1 / 3}
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,15 +59,19 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where the privileged process listens, and how long it may take: longer than its target's deadline of 5 s, and
-    than what it asks of the fleet's book before that."""
+    """Where the privileged process listens, and how long it may take.
+
+    By itself `deadline` is longer than all that can happen behind a drain, some 26 s with everything as it ships: a
+    site that raises the target's deadline, or that of [fleet], raises this too.
+    """
 
     socket: str = SOCKET  # the same as in [actuator]
-    deadline: Seconds = Seconds(10.0)  # after this without an answer the wish stays owed and is tried again
+    # For a drain; half of it for anything else, a third for a look. Without an answer by then it is tried again.
+    deadline: Seconds = Seconds(30.0)
 
     def __post_init__(self) -> None:
-        if not 0.1 <= self.deadline <= 60.0:
-            raise ValueError("deadline: must lie between 0.1 and 60 seconds")
+        if not 0.1 <= self.deadline <= 300.0:
+            raise ValueError("deadline: must lie between 0.1 and 300 seconds")
 
 
 class Delegate:
@@ -92,10 +105,12 @@ class Delegate:
         return reply.report
 
     def _ask(self, request: Request) -> Reply:
-        until = time.monotonic() + self._settings.deadline
+        asked = "look" if request.perform is None else "drain" if request.perform.verb == "drain" else "else"
+        within = self._settings.deadline * SHARES[asked]
+        until = time.monotonic() + within
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as link:
-                link.settimeout(self._settings.deadline)
+                link.settimeout(within)
                 link.connect(self._settings.socket)
                 # One that refuses us says so and closes before it has read: its answer is worth reading still.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -103,7 +118,7 @@ class Delegate:
                 reply = msgspec.json.decode(_received(link, until), type=Reply)
         except TimeoutError as error:
             raise ActionDeferred(
-                f"gpuguard-actuator gave no answer within {self._settings.deadline:g} s", 10.0
+                f"gpuguard-actuator gave no answer within {within:g} s; is it hung? see its journal", 10.0
             ) from error
         except PermissionError as error:
             raise ActionRefused(

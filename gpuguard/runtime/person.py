@@ -26,8 +26,9 @@ from gpuguard.runtime.assembly import Parts
 from gpuguard.runtime.control import Answer, Word, tell
 from gpuguard.store.reader import DATABASE_NAME, open_reader
 
-# The target's own deadline is 5 s, the way to it 10 s: after this the answer is an outcome that still waits.
-PATIENCE = Seconds(12.0)
+# The way to the target takes 30 s at most, as it is set by itself (actuators/delegate): after this the answer is an
+# outcome that still waits.
+PATIENCE = Seconds(32.0)
 LOOK_EVERY = Seconds(0.05)
 # A person's entries are the newest of the story, unless a storm of faults came in between.
 STORY_SEARCHED = 500

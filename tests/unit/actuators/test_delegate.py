@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuguard.actuators import bundled, kubernetes, processes, slurm
 from gpuguard.actuators.delegate import (
     LENGTH,
     MESSAGE_LIMIT,
+    SHARES,
     Delegate,
     Reply,
     Request,
@@ -28,6 +30,8 @@ from gpuguard.actuators.dry_run import DryRun
 from gpuguard.errors import NotUnderstood
 from gpuguard.model.actions import Outcome
 from gpuguard.model.units import Seconds
+from gpuguard.runtime import guard, person
+from gpuguard.runtime.fleet_book import SECOND_OVER
 from tests.support.serving import serving
 from tests.support.wishes import wish
 
@@ -169,7 +173,39 @@ def test_a_message_over_the_limit_goes_neither_way() -> None:
     assert unframed(frame(b"x" * MESSAGE_LIMIT)) == b"x" * MESSAGE_LIMIT
 
 
-@pytest.mark.parametrize("deadline", [0.0, 61.0])
+def test_by_itself_each_deadline_is_longer_than_all_that_can_happen_behind_it() -> None:
+    """Against the settings as they ship; who raises one of them without the other is told here."""
+    within = Settings().deadline
+    book = guard.Settings().deadline
+    slurms, kubes, bundleds = slurm.Settings(), kubernetes.Settings(), bundled.Settings()
+    for wish_of, fleet in (
+        (slurms.deadline, slurms.fleet_deadline), (kubes.deadline, kubes.deadline),
+        (bundleds.deadline, bundleds.deadline),
+    ):  # fmt: skip
+        with_a_book = 3 * wish_of + fleet + 3 * book
+        by_records = 3 * wish_of + 2 * fleet + SECOND_OVER
+        assert within * SHARES["drain"] >= max(with_a_book, by_records) + 2.0
+        assert within * SHARES["else"] >= 2 * wish_of + book + 2.0
+        assert within * SHARES["look"] >= wish_of + 2.0
+    assert within * SHARES["else"] >= processes.Settings().deadline + 2.0
+    assert within * SHARES["drain"] < person.PATIENCE
+
+
+@pytest.mark.parametrize(("share", "least"), [("look", 0.1), ("else", 0.15), ("drain", 0.3)])
+def test_only_a_drain_is_waited_for_as_long_as_a_drain_may_take(tmp_path: Path, share: str, least: float) -> None:
+    release = threading.Event()
+    with peer(tmp_path / "s", lambda link: release.wait(10) and None):
+        here, started = agent(tmp_path / "s", deadline=0.3), time.monotonic()
+        if share == "look":
+            assert "0.1 s" in (here.read_state().error or "")
+        else:
+            said = here.perform(wish("drain" if share == "drain" else "release")).message
+            assert f"within {least:g} s" in said
+        assert time.monotonic() - started >= least
+        release.set()
+
+
+@pytest.mark.parametrize("deadline", [0.0, 301.0])
 def test_a_deadline_out_of_range_names_its_key(deadline: float) -> None:
     with pytest.raises(ValueError, match=r"^deadline: "):
         Settings(deadline=Seconds(deadline))

@@ -258,8 +258,8 @@ def test_a_pod_that_is_refused_does_not_keep_the_others(kube: FakeKube, tmp_path
     for name in "abcd":
         pod(kube, name)
     kube.budgets = {"d": 1}
-    kube.fail("POST", "/pods/a/eviction", 403, DENIED)
-    kube.fail("POST", "/pods/c/eviction", 500, {"message": "This pod has more than one PodDisruptionBudget"})
+    kube.fail("POST", "pods/a/eviction", 403, DENIED)
+    kube.fail("POST", "pods/c/eviction", 500, {"message": "This pod has more than one PodDisruptionBudget"})
     first = here.perform(remedy("evict", utc=UTC))
     assert (first.result, first.retry_after) == ("deferred", 10.0)
     assert "1 were refused (jobs/a" in first.message
@@ -267,9 +267,9 @@ def test_a_pod_that_is_refused_does_not_keep_the_others(kube: FakeKube, tmp_path
     assert "1 could not be asked (jobs/c" in first.message
     assert "more than one PodDisruptionBudget" in first.message
     assert sorted(path.rsplit("/", 1)[-1] for path in kube.objects if "/pods/" in path) == ["a", "c", "d"]
-    kube.fail("POST", "/pods/a/eviction", 403, DENIED)
+    kube.fail("POST", "pods/a/eviction", 403, DENIED)
     assert here.perform(remedy("evict", utc=UTC)).result == "deferred", "the others have their grace period"
-    kube.fail("POST", "/pods/a/eviction", 403, DENIED)
+    kube.fail("POST", "pods/a/eviction", 403, DENIED)
     last = here.perform(remedy("evict", utc=UTC))
     assert last.result == "refused", "nobody else is waited for any more"
     assert "jobs/a" in last.message
@@ -285,7 +285,7 @@ def test_at_the_deadline_everybody_who_is_left_is_named_with_the_reason(kube: Fa
     for name in "ab":
         pod(kube, name)
     kube.budgets = {"b": 1}
-    kube.fail("POST", "/pods/a/eviction", 403, DENIED)
+    kube.fail("POST", "pods/a/eviction", 403, DENIED)
     kube.utc += 61.0
     outcome = here.perform(remedy("evict", utc=UTC))
     assert outcome.result == "refused"
@@ -301,7 +301,7 @@ def test_a_pod_that_the_server_failed_at_is_asked_last(kube: FakeKube, tmp_path:
     for name in "ab":
         pod(kube, name)
     kube.budgets = {"b": 1}
-    kube.fail("POST", "/pods/a/eviction", status)
+    kube.fail("POST", "pods/a/eviction", status)
     for _ in range(2):
         here.perform(remedy("evict", utc=UTC))
     asked = [call.split("/")[-2] for call in kube.writes if call.endswith("/eviction")]
