@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Literal, TypeVar, assert_never
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from gpuguard.custody.ownership import Judgement, about_the_drain, judge
+from gpuguard.custody.ownership import Judgement, about_the_drain, judge, unwritten
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import ActionDeferred, ActionRefused, ConfigInvalid, ReadFailed, ReadRefused
 from gpuguard.model.actions import Action, DrainVerb, Outcome
@@ -200,17 +200,8 @@ class Bundled:
         page = self._read(until)
         before = self._report(page)
         judgement = judge(before, verb, action.token)
-        match judgement.call:
-            case "done":
-                return self._unwritten("done", judgement, before)
-            case "never":
-                return self._unwritten("foreign", judgement, before)
-            case "wait":
-                return self._unwritten("deferred", judgement, before)
-            case "write":
-                pass
-            case unknown:
-                assert_never(unknown)
+        if judgement.call != "write":
+            return self._unwritten(judgement, before)
         wanted = None if verb == "release" else _with(page.drain, action.reason)
         if verb != "release" and page.drain is not None and page.drain.reason == action.reason:
             return Outcome(result="done", message="the reason stands as wished", node_state=before.state)
@@ -228,9 +219,9 @@ class Bundled:
         # What may change the reason of that drain may change what else it says.
         judgement = judge(before, "update_reason", action.drain)
         if judgement.call == "wait":
-            return self._unwritten("deferred", judgement, before)
+            return self._unwritten(judgement, before)
         if judgement.call != "write" or page.drain is None:
-            return self._unwritten("foreign", judgement, before)
+            return self._unwritten(judgement, before)
         wanted = _with(page.drain, page.drain.reason)
         if action.verb == "evict":
             said = "what runs here is ended by the scheduler; jobs that may come back are queued with their checkpoints"
@@ -265,18 +256,9 @@ class Bundled:
             return Outcome(result="done", message=message, node_state=before.state)
         return Outcome(result="done", message=f"our drain is lifted: {saw}", node_state=before.state)
 
-    def _unwritten(
-        self, result: Literal["done", "foreign", "deferred"], judgement: Judgement, seen: NodeReport
-    ) -> Outcome:
-        reason = f" with reason {_shown(seen)}" if seen.reason else ""
+    def _unwritten(self, judgement: Judgement, seen: NodeReport) -> Outcome:
         unknown = "; did it join by that name? else set `node` in [actuators.bundled]"
-        return Outcome(
-            result=result,
-            message=f"{judgement.why}; {self.node} is {seen.state}{reason}"
-            + (unknown if judgement.condition == "unregistered" else ""),
-            retry_after=judgement.retry_after,
-            node_state=seen.state,
-        )
+        return unwritten(judgement, seen, unknown if judgement.condition == "unregistered" else "")
 
     def _read(self, until: float) -> NodePage:
         page = self._door.read(f"{NODES}{self.node}", NodePage, until)

@@ -26,7 +26,7 @@ from typing import Final, Literal, TypeGuard, get_args
 import msgspec
 
 from gpuguard.custody.token import parse_reason
-from gpuguard.model.actions import DrainVerb, Verb
+from gpuguard.model.actions import DrainVerb, Outcome, Result, Verb
 from gpuguard.model.ids import TokenId
 from gpuguard.ports import NodeReport
 
@@ -194,6 +194,20 @@ def judge(report: NodeReport, wish: DrainVerb, token: TokenId) -> Judgement:
         holder=holder,
         retry_after=LOOK_AGAIN[condition] if cell.call == "wait" else None,
     )
+
+
+def unwritten(judgement: Judgement, seen: NodeReport, hint: str = "") -> Outcome:
+    """The outcome of a wish that the table does not write over what was seen; `hint` is the target's own next step.
+
+    A reason of somebody else's is shown short and printable.
+    """
+    results: dict[Call, Result] = {"done": "done", "never": "foreign", "wait": "deferred", "write": "deferred"}
+    reason = f" with reason {seen.reason[:80]!a}" if seen.reason else ""
+    said = f"{seen.node} is {seen.state}{reason}" if seen.error is None else seen.error
+    return Outcome(
+        result=results[judgement.call], message=f"{judgement.why}; {said}{hint}", retry_after=judgement.retry_after,
+        node_state=seen.state or None,
+    )  # fmt: skip
 
 
 def condition_of(report: NodeReport) -> Condition:

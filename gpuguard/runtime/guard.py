@@ -30,7 +30,7 @@ import msgspec
 
 from gpuguard import __version__
 from gpuguard.custody.budget import GPUGUARD, Answer, Ask, Limits
-from gpuguard.custody.ownership import Judgement, judge
+from gpuguard.custody.ownership import judge, unwritten
 from gpuguard.errors import ConfigInvalid, NotUnderstood, ReadFailed, ReadRefused
 from gpuguard.model.actions import DRY_TARGET, Action, Outcome
 from gpuguard.model.units import Seconds
@@ -144,7 +144,7 @@ class Guarded:
             return stands if action.known else self._confirmed(action, ask, stands, again=True)
         # A node that is silent for a moment is looked at again by the target itself.
         if judgement.call != "write" and judgement.condition != "silent":
-            return _unwritten(judgement, report)
+            return unwritten(judgement, report)
         try:
             answer = self._book.enter(ask)
         except ReadRefused as error:
@@ -256,13 +256,3 @@ def guarded(target: Actuator, settings: Settings, limits: Limits) -> Actuator:
 
 def _held(answer: Answer, state: str | None) -> Outcome:
     return Outcome(result="held", message=f"not drained: {answer.text}", node_state=state)
-
-
-def _unwritten(judgement: Judgement, report: NodeReport) -> Outcome:
-    """The outcome of a wish that the table would not have written now."""
-    seen = f"{report.node} is {report.state}" if report.error is None else report.error
-    reason = f" with reason {report.reason[:80]!a}" if report.reason else ""
-    return Outcome(
-        result="foreign" if judgement.call == "never" else "deferred", message=f"{judgement.why}; {seen}{reason}",
-        retry_after=judgement.retry_after, node_state=report.state or None,
-    )  # fmt: skip

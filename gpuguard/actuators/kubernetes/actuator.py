@@ -8,7 +8,7 @@ One call is in flight at a time. What stands as wished is not written again.
 import random
 import time
 from collections.abc import Mapping
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -18,7 +18,7 @@ from gpuguard.actuators.kubernetes.eviction import Eviction
 from gpuguard.actuators.kubernetes.fleet import read_fleet
 from gpuguard.actuators.kubernetes.lease import LeaseLedger
 from gpuguard.actuators.kubernetes.node import CONDITION, DRAIN, REBOOT, TARGET, Node, parse_node
-from gpuguard.custody.ownership import Judgement, about_the_drain, judge
+from gpuguard.custody.ownership import about_the_drain, judge, unwritten
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import ActionDeferred, ActionRefused, ConfigInvalid
 from gpuguard.model.actions import DRY_TARGET, Action, DrainVerb, Outcome
@@ -134,17 +134,17 @@ class Kubernetes:
         judgement = judge(seen, verb, action.token)
         match judgement.call:
             case "done":
-                stood = self._unwritten("done", judgement, seen)
+                stood = unwritten(judgement, seen)
                 if verb == "release":
                     return self._tidied(action, node, stood, utc, until)
                 return self._told(action, verb, node, stood, utc, until)
             case "never":
-                gone = self._unwritten("foreign", judgement, seen)
+                gone = unwritten(judgement, seen)
                 if verb in ("release", "update_reason"):
                     return self._tidied(action, node, gone, utc, until)
                 return gone
             case "wait":
-                return self._unwritten("deferred", judgement, seen)
+                return unwritten(judgement, seen)
             case "write":
                 return self._write(action, verb, node, utc, until)
             case unknown:
@@ -279,17 +279,6 @@ class Kubernetes:
         except ActionRefused as no:
             note = f"without the devices' taint: {no}"
         return _noted(outcome, note) if note else outcome
-
-    def _unwritten(
-        self, result: Literal["done", "foreign", "deferred"], judgement: Judgement, seen: NodeReport
-    ) -> Outcome:
-        reason = f" with reason {seen.reason[:80]!a}" if seen.reason else ""
-        return Outcome(
-            result=result,
-            message=f"{judgement.why}; {self.node} is {seen.state}{reason}",
-            retry_after=judgement.retry_after,
-            node_state=seen.state,
-        )
 
     def _read(self, until: float) -> tuple[Node, float]:
         """The Node, and what time it is by the API server.

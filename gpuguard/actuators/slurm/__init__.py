@@ -20,7 +20,7 @@ from gpuguard.actuators.slurm.node import TARGET, StateRefused, complaint_of, pa
 from gpuguard.actuators.slurm.scontrol import Scontrol
 from gpuguard.child.program import Unanswered
 from gpuguard.child.slurm import NODE_NAME, Job, Jobs, own_node
-from gpuguard.custody.ownership import Judgement, about_the_drain, judge
+from gpuguard.custody.ownership import Judgement, about_the_drain, judge, unwritten
 from gpuguard.custody.remedies import standing
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import Absent, ActionDeferred, ActionRefused, ConfigInvalid, NotUnderstood
@@ -140,17 +140,9 @@ class Slurm:
         if not about_the_drain(action.verb):
             raise ActionRefused(f"Slurm performs no {action.verb}; this is a bug, please report it")
         before, judgement = self._settled(action, action.verb, until)
-        match judgement.call:
-            case "done":
-                return self._unwritten("done", judgement, before)
-            case "never":
-                return self._unwritten("foreign", judgement, before)
-            case "wait":
-                return self._unwritten("deferred", judgement, before)
-            case "write":
-                return self._write(action, action.verb, before, until)
-            case unknown:
-                assert_never(unknown)
+        if judgement.call != "write":
+            return unwritten(judgement, before)
+        return self._write(action, action.verb, before, until)
 
     def _settled(self, action: Action, verb: DrainVerb, until: float) -> tuple[NodeReport, Judgement]:
         """What Slurm says and what follows, once the node is no longer silent or `settle` has passed."""
@@ -278,17 +270,6 @@ class Slurm:
             raise ActionDeferred(f"{error}; is slurmctld up?", error.next_in) from error
         except (NotUnderstood, Absent) as error:
             raise ActionRefused(str(error)) from error
-
-    def _unwritten(
-        self, result: Literal["done", "foreign", "deferred"], judgement: Judgement, seen: NodeReport
-    ) -> Outcome:
-        reason = f" with reason {_shown(seen)}" if seen.reason else ""
-        return Outcome(
-            result=result,
-            message=f"{judgement.why}; {self.node} is {seen.state}{reason}",
-            retry_after=judgement.retry_after,
-            node_state=seen.state,
-        )
 
     def _read(self, until: float) -> NodeReport:
         """Slurm's record of this node.
