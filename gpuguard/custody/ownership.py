@@ -124,8 +124,8 @@ LOOK_AGAIN: Final[Mapping[Condition, float]] = {
     "failing": 60.0,
     "maintenance": 60.0,
     "powered": 30.0,
-    "unregistered": 30.0,
-    "down": 30.0,
+    "unregistered": 10.0,  # for some seconds after its controller was started again
+    "down": 10.0,
     "silent": 1.0,  # 0.7 to 1.1 s after a resume on Slurm 22.05.8
     "settled": 5.0,
 }

@@ -66,7 +66,7 @@ def named(verb: ErrandVerb, about: str) -> str:
 def owe(
     errand: Errand, event: AnyEvent, used: Iterable[TokenId], words: tuple[str, str, str], *, dry: bool,
     restarts: int | None = None, pid: int | None = None, started: float | None = None,
-    drain: TokenId | None = None, severe: bool = True,
+    drain: TokenId | None = None,
 ) -> tuple[Errand, Owed]:  # fmt: skip
     """It is owed once more, as an action of its own. `words` are those of the reason."""
     number = errand.number + 1
@@ -74,7 +74,7 @@ def owe(
     action = Action(
         key=f"{errand.verb}:{token}:{number}" + (DRY if dry else ""), verb=errand.verb, token=token,
         subject=errand.subject, reason=make_reason(token, *words), at=event.at, restarts=restarts, pid=pid,
-        started=started, drain=drain, severe=severe, code=words[2],
+        started=started, drain=drain, code=words[2],
     )  # fmt: skip
     after = msgspec.structs.replace(
         errand, owed=(*errand.owed, event.at), number=number, pending=action, dry=dry, against=restarts, came=None,

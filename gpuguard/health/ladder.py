@@ -52,7 +52,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     subject: SubjectHealth
     code: str
     drain: Drain | None
-    severe: bool = True
 
 
 def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
@@ -81,7 +80,7 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
         used = (*health.tokens.used, *(o.action.token for o in owed))
         left[name], action = errands.owe(
             errand, event, used, (component(step.subject), step.verb, step.code), dry=settings.dry_run,
-            drain=step.drain.token if step.drain else None, severe=step.severe,
+            drain=step.drain.token if step.drain else None,
         )  # fmt: skip
         owed.append(action)
     return (health.errands if left == health.errands else left), owed

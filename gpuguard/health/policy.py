@@ -38,11 +38,13 @@ class Settings:
     release: bool = True  # give the node back by itself once every subject may be used again
     fault_half_life: Seconds = Seconds(10 * 86400.0)  # a remembered fault of a board counts half after so long
     releases_a_day: int = 2  # so often within 24 h; after that a person gives the node back
-    # The rungs of the way back, each only while gpuguard's own drain stands; while mode is observe, only said.
+    # The rungs of the way back, each only while gpuguard's own drain stands; while mode is observe, only said. Whoever
+    # performs one has a switch of its own as well, [actuators.gpus] or that of the target: both are needed.
     test_gpus: bool = False  # have GPUs tested after a remedy and where only one witness speaks of a fault
     reset_gpus: bool = False  # reset a GPU for which a reset is due, once nobody uses it
     reboot_node: bool = False  # ask the scheduler for a reboot where one is due
-    evict_pods: bool = False  # after a severe fault, ask the pods of the node to leave; Kubernetes alone knows pods
+    evict_pods: bool = False  # after a severe fault, ask what runs there to leave; in Slurm nothing can be asked
+    # How often each is tried, before a person has to look.
     test_tries: int = 3  # in a day of one GPU, before a person has to look
     reset_tries: int = 2  # likewise
     reboot_tries: int = 2  # likewise, of the node
