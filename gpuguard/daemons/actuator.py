@@ -14,6 +14,7 @@ import errno
 import grp
 import os
 import pwd
+import select
 import selectors
 import signal
 import socket
@@ -157,6 +158,11 @@ class Server:
             while (message := unframed(link.buffer)) is not None:
                 del link.buffer[: len(frame(message))]
                 link.since = time.monotonic() if link.buffer else None
+                if has_hung_up(link.sock):
+                    # It waited here while we were stopped or away; who sent it may have thought better of it.
+                    log("warning", "request.abandoned", pid=link.pid, uid=link.uid)
+                    self._close(link)
+                    return
                 if not self._send(link, self._answer(link, message)):
                     self._close(link)
                     return
@@ -220,6 +226,13 @@ class Server:
         del self._links[link.sock.fileno()]
         self._selector.unregister(link.sock)
         link.sock.close()
+
+
+def has_hung_up(sock: socket.socket) -> bool:
+    """Whether nobody is there any more to take an answer; who only has no more to say is."""
+    poll = select.poll()
+    poll.register(sock, 0)
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(0))
 
 
 def log(level: str, event: str, **facts: object) -> None:

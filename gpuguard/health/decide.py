@@ -465,8 +465,10 @@ class _Desk:
     def _proof(self) -> machine.Proof:
         """What a subject has to show; a test is made under our own drain alone, so without one none is waited for."""
         drain, proof = self.drain, self.settings.proof
-        tested = drain is not None and drain.by == "gpuguard" and drain.state in ("standing", "owed", "refused")
-        return proof if tested or not proof.tests else dataclasses.replace(proof, tests=False)
+        holds = drain is not None and drain.by == "gpuguard" and drain.state in ("standing", "owed", "refused")
+        if drain is not None and drain.state == "owed" and not drain.pending:
+            holds = False  # taken back by a person's pause
+        return proof if holds or not proof.tests else dataclasses.replace(proof, tests=False)
 
     def _excuse_peers(self) -> None:
         """What peers said of a GPU just before it was known to be lost is told as its consequence."""

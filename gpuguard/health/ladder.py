@@ -134,7 +134,8 @@ def _due(health: Health, event: AnyEvent, settings: Settings) -> Iterable[Step]:
     if health.pause is not None:
         return
     drain = health.drain
-    if drain is None or drain.state in ("overridden", "foreign", "held"):
+    waits = drain is not None and drain.state == "owed" and not drain.pending  # since a person's pause
+    if drain is None or waits or drain.state in ("overridden", "foreign", "held"):
         if settings.test_gpus:
             yield from _second_looks(health, event)
         return

@@ -41,6 +41,9 @@ from gpuguard.store.ledger import DirectoryLedger
 # When a book that gave no answer is asked again; spread, as it may be that all nodes ask. Units: seconds
 ASK_AGAIN: Final = (5.0, 15.0)
 
+# When one that may not be asked is tried again: a right may come. Units: seconds
+RIGHTS_AGAIN: Final = 20.0
+
 Kind = Literal["auto", "directory", "lease", "scheduler", "records", "none"]
 
 
@@ -149,7 +152,7 @@ class Guarded:
             answer = self._book.enter(ask)
         except ReadRefused as error:
             message = f"nothing was written, as the fleet's budget may not be asked: {error}"
-            return Outcome(result="refused", message=message, node_state=report.state)
+            return Outcome(result="deferred", message=message, retry_after=RIGHTS_AGAIN, node_state=report.state)
         except (ReadFailed, NotUnderstood) as error:
             message = f"nothing was written, as the fleet's budget could not be asked: {error}"
             return Outcome(

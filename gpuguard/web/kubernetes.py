@@ -56,6 +56,11 @@ class Throttled(ActionDeferred):
         self.budget = budget
 
 
+class Forbidden(ActionRefused):
+    """We are not known, or lack a right. A server that was started a moment ago says so too, until it has read its
+    rules: whoever asks for something that matters asks again."""
+
+
 class NotThere(ActionRefused):
     """No such object, or no such kind of objects (404)."""
 
@@ -216,12 +221,12 @@ def complaint_of(answer: Answer, asked: str) -> ActionDeferred | ActionRefused:
     pause = answer.retry_after if answer.retry_after is not None else told
     match answer.status:
         case 401:
-            return ActionRefused(
+            return Forbidden(
                 f"the API server does not know who we are (401 to {asked}: {said}); is the token of the service "
                 "account or kubeconfig still valid?"
             )
         case 403:
-            return ActionRefused(
+            return Forbidden(
                 f"the API server does not allow {asked} ({said}); give this identity the rights in deploy/kubernetes"
             )
         case 404:

@@ -24,6 +24,7 @@ from gpuguard.model.ids import PciAddress, parse_pci_address
 NAME: Final = "dcgmi"
 # A setting is not as DCGM wishes (persistence mode off, for one): nothing about the GPU.
 CONFIG: Final = 5
+STRANGER: Final = -1  # a number that is none
 _PASS, _FAIL, _WARN, _SKIP = "pass", "fail", "warn", "skip"
 _WORDS: Final = {
     "pass": _PASS, "passed": _PASS, "fail": _FAIL, "failed": _FAIL, "warn": _WARN, "warning": _WARN,
@@ -68,6 +69,8 @@ def verdict(answer: Answer, gpus: Sequence[int]) -> Part:
         found = findings(answer.out)
     except NotUnderstood as error:
         return _part("unknown", f"{error} (exit code {answer.code}, it says: {answer.said})")
+    if any(finding.gpu == STRANGER for finding in found):
+        return _part("unknown", "a result names no GPU that can be understood")
     mine = [finding for finding in found if finding.gpu is None or finding.gpu in gpus]
     failed = [finding for finding in mine if finding.word == _FAIL]
     if faults := [finding for finding in failed if not finding.setting]:
@@ -136,11 +139,13 @@ def _of_test(test: Mapping[str, object]) -> Iterator[Finding]:
 
 
 def _gpus(result: Mapping[str, object]) -> list[int | None]:
-    """Whom a result concerns; one that names nobody concerns all."""
+    """Whom a result concerns; one that names nobody concerns all, and one whose number is none nobody can tell."""
     told = next((result[key] for key in ("entity_id", "gpu_id", "gpu_ids") if key in result), None)
     parts = str(told).split(",") if isinstance(told, str | int) and not isinstance(told, bool) else []
     numbers = [int(part) for part in map(str.strip, parts) if part.isascii() and part.isdigit() and len(part) < 5]
-    return [*numbers] if numbers and len(numbers) == len(parts) else [None]
+    if told is None:
+        return [None]
+    return [*numbers] if numbers and len(numbers) == len(parts) else [STRANGER]
 
 
 def _finding(test: str, gpu: int | None, result: Mapping[str, object]) -> Finding:

@@ -15,7 +15,7 @@ from gpuguard.actuators.gpus.devices import Device, holders
 from gpuguard.actuators.gpus.errand import Occupied, Steps
 from gpuguard.actuators.gpus.levels import Levels
 from gpuguard.actuators.gpus.parts import Part, joined
-from gpuguard.actuators.gpus.smi import Card, Smi, Unlisted
+from gpuguard.actuators.gpus.smi import Card, Lost, Smi, Unlisted
 from gpuguard.child.program import Told, Unanswered
 from gpuguard.errors import ActionRefused
 from gpuguard.model.actions import Outcome
@@ -77,9 +77,9 @@ def _quick(smi: Smi, targets: Sequence[Device]) -> tuple[Part, list[Card]]:
         faults, said = smi.faults(wanted)
     except Told:
         raise
-    except Unlisted as error:
+    except Lost as error:
         return Part(name=QUICK, verdict="fail", words=str(error)), []
-    except (ActionRefused, Unanswered) as error:
+    except (Unlisted, ActionRefused, Unanswered) as error:
         return Part(name=QUICK, verdict="unknown", words=str(error)), []
     if faults:
         return Part(name=QUICK, verdict="fail", words=", ".join(faults)), cards

@@ -23,7 +23,7 @@ import msgspec
 
 from gpuguard.actuators.gpus.devices import DROP_IN, Device, Holder, has_switches, holders, runs
 from gpuguard.actuators.gpus.errand import WAITING, Occupied
-from gpuguard.actuators.gpus.smi import Card, Smi, Unlisted
+from gpuguard.actuators.gpus.smi import Card, Lost, Smi, Unlisted
 from gpuguard.child.program import Answer, Told, Unanswered
 from gpuguard.errors import Absent, ActionRefused, ReadFailed
 from gpuguard.model.actions import LET_GO, Outcome
@@ -71,9 +71,11 @@ def reset(smi: Smi, proc: Path, every: Sequence[Device], targets: Sequence[Devic
         cards = smi.cards(wanted)
     except Told:
         raise
+    except Lost as error:
+        # It cannot be told to reset: the next rung is due.
+        return Outcome(result="failed", message=f"nothing was reset: {error}")
     except (Unlisted, Unanswered) as error:
-        # A driver that does not answer cannot be told to reset: the next rung is due.
-        return Outcome(result="failed", message=f"nothing was reset, {NEXT}: {error}")
+        raise ActionRefused(f"nothing was reset, as nvidia-smi does not tell of the GPU: {error}") from error
     _no_instances(smi, cards)
     _fabric(smi, proc, every, wanted)
     kept = [card.pci for card in cards if card.persistent]

@@ -28,10 +28,9 @@ FAULTS: Final = (
     ("pci.bus_id", "remapped_rows.pending", "remapped_rows.failure"),
     ("pci.bus_id", "gpu_recovery_action"),
 )
+# Words that say something; all others say nothing, neither for the GPU nor against it.
 _CLEAN: Final = frozenset({"0", "no", "none"})
-_SILENT: Final = frozenset(
-    {"", "n/a", "[n/a]", "[not supported]", "[unknown error]", "[requested functionality has not been implemented]"}
-)
+_FAULTY: Final = frozenset({"yes", "reset", "reboot", "drain p2p", "drain and reset"})
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +45,11 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unlisted(NotUnderstood):
-    """nvidia-smi does not give the GPU, or says that it is lost."""
+    """nvidia-smi does not give the GPU: it is broken itself, or says something that is not understood."""
+
+
+class Lost(Unlisted):
+    """nvidia-smi says that the GPU is lost."""
 
 
 class Smi:
@@ -98,10 +101,9 @@ class Smi:
             for pci, row in rows.items():
                 for field in fields[1:]:
                     word = row[field].strip().lower()
-                    if word in _SILENT:
-                        continue
-                    said = True
-                    if word not in _CLEAN:
+                    faulty = word in _FAULTY or (word.isascii() and word.isdigit() and word.strip("0") != "")
+                    said = said or faulty or word in _CLEAN
+                    if faulty:
                         found.append(f"{pci}: {field} is {_printable(row[field])}")
         return found, said
 
@@ -148,11 +150,22 @@ class Smi:
             if len(values) == len(fields):
                 rows[pci] = dict(zip(fields, values, strict=True))
         missing = [pci for pci in wanted if pci not in rows]
+        if missing and (answer.code == LOST or _is_lost(answer, missing)):
+            raise Lost(f"{', '.join(missing)} is lost (nvidia-smi, exit code {answer.code}): {answer.said}")
         if answer.code != 0 or missing:
             raise Unlisted(
                 f"nvidia-smi does not give {', '.join(missing or wanted)} (exit code {answer.code}): {answer.said}"
             )
         return rows
+
+
+def _is_lost(answer: Answer, missing: Sequence[PciAddress]) -> bool:
+    """Whether a line names one of these GPUs and calls it lost.
+
+    Shape   Unable to determine the device handle for GPU 0000:4E:00.0: GPU is lost.  Reboot the system to recover ...
+    """
+    lines = f"{answer.out}\n{answer.err}".lower().splitlines()
+    return any("is lost" in line and any(pci in line for pci in missing) for line in lines)
 
 
 def found(setting: str) -> str:

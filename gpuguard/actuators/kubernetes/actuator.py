@@ -24,10 +24,12 @@ from gpuguard.errors import ActionDeferred, ActionRefused, ConfigInvalid
 from gpuguard.model.actions import DRY_TARGET, Action, DrainVerb, Outcome
 from gpuguard.ports import FleetReport, NodeReport
 from gpuguard.web.access import found
-from gpuguard.web.kubernetes import AlreadyThere, Api, Conflict, NotThere, path_of, read
+from gpuguard.web.kubernetes import AlreadyThere, Api, Conflict, Forbidden, NotThere, path_of, read
 
 # Somebody else's write between our read and ours: a kubelet's, a controller's. Two in a row are rare, eight a storm.
 TRIES: Final = 8
+# A right may come, or come back: a server that was just started has none for us yet. Units: seconds
+RIGHTS_AGAIN: Final = 20.0
 # Between two tries, at first and at most; each is drawn from half of it to all of it, so that writers fall out of step.
 PAUSE: Final = 0.02
 PAUSE_MOST: Final = 0.3
@@ -62,6 +64,8 @@ class Kubernetes:
             return self._perform(action, time.monotonic() + self._settings.deadline)
         except ActionDeferred as later:
             return Outcome(result="deferred", message=str(later), retry_after=later.retry_after)
+        except Forbidden as no:
+            return Outcome(result="deferred", message=_said(no), retry_after=RIGHTS_AGAIN)
         except (ActionRefused, ConfigInvalid) as no:
             return Outcome(result="refused", message=_said(no))
 
@@ -72,14 +76,16 @@ class Kubernetes:
         except ActionDeferred as later:
             return NodeReport(target=self.name, node=self.node, error=str(later))
         except (ActionRefused, ConfigInvalid) as no:
-            return NodeReport(target=self.name, node=self.node, error=_said(no), refused=True)
+            return NodeReport(target=self.name, node=self.node, error=_said(no), refused=not isinstance(no, Forbidden))
 
     def read_fleet(self) -> FleetReport:
         """How many nodes have GPUs, and which of all nodes stand drained with a token of gpuguard's."""
         try:
             return read_fleet(self.api(), self._settings.gpu_nodes, time.monotonic() + self._settings.deadline)
         except (ActionDeferred, ActionRefused, ConfigInvalid) as error:
-            return FleetReport(target=self.name, error=str(error), refused=not isinstance(error, ActionDeferred))
+            return FleetReport(
+                target=self.name, error=str(error), refused=not isinstance(error, ActionDeferred | Forbidden)
+            )
 
     def ledger(self) -> LeaseLedger:
         """The fleet's book, in a Lease.

@@ -108,8 +108,8 @@ def test_a_write_is_not_begun_without_the_time_for_its_answer(kube: FakeKube, tm
 @pytest.mark.parametrize(
     ("status", "body", "result", "words"),
     [
-        (401, {"message": "Unauthorized"}, "refused", "does not know who we are"),
-        (403, {"message": 'User "gpuguard" cannot patch resource "nodes"'}, "refused", "cannot patch resource"),
+        (401, {"message": "Unauthorized"}, "deferred", "does not know who we are"),
+        (403, {"message": 'User "gpuguard" cannot patch resource "nodes"'}, "deferred", "cannot patch resource"),
         (422, {"message": "Invalid"}, "refused", "please report"),
         (429, {"message": "slow down"}, "deferred", "not now"),
         (500, {"message": "etcdserver: leader changed"}, "deferred", "leader changed"),
@@ -350,13 +350,13 @@ OTHER = {"metadata": {"name": "other", "labels": {"nvidia.com/gpu.present": "tru
         ("POST", "/leases", f"POST {LEASE.rpartition('/')[0]}"), ("GET", NODES, f"GET {NODES}"),
     ],
 )  # fmt: skip
-def test_behind_the_budget_a_missing_right_is_refused_and_named(
+def test_behind_the_budget_a_missing_right_is_named_and_asked_for_again(
     kube: FakeKube, here: Kubernetes, method: str, part: str, named: str
 ) -> None:
     kube.forbidden = lambda way, path: way == method and (path == part or (part != NODES and part in path))
     kube.put(f"{NODES}/other", OTHER)
     outcome = budgeted(here)
-    assert outcome.result == "refused"
+    assert outcome.result == "deferred"
     assert f"does not allow {named} " in outcome.message
     assert "deploy/kubernetes" in outcome.message
     assert "unschedulable" not in kube.here()["spec"]
@@ -386,7 +386,7 @@ def test_a_namespace_that_is_not_there_is_told_at_once(kube: FakeKube, here: Kub
     kube.put(f"{NODES}/other", OTHER)
     kube.fail("POST", "/leases", 404)
     outcome = budgeted(here)
-    assert (outcome.result, "make the namespace gpuguard" in outcome.message) == ("refused", True)
+    assert (outcome.result, "make the namespace gpuguard" in outcome.message) == ("deferred", True)
 
 
 def test_the_name_is_set_or_the_pods_or_the_hosts() -> None:

@@ -187,7 +187,22 @@ def test_one_that_hangs_up_before_its_answer_harms_nobody(tmp_path: Path) -> Non
         with connected(tmp_path / "s") as link:
             link.sendall(request(None))
             assert reply_on(link).report is not None
-    assert len(target.asked) == 1
+    assert len(target.asked) <= 1
+
+
+def test_what_waited_here_while_nobody_served_is_not_done_when_its_sender_has_gone(tmp_path: Path) -> None:
+    target = Recorder()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(4)
+        with connected(tmp_path / "s") as gone:
+            gone.sendall(request(wish("drain")))
+        with connected(tmp_path / "s") as patient:
+            patient.sendall(request(wish("release")))
+            server = daemon.Server(listener, target, ME, 0.05)
+            assert server.serve() == "idle"
+            assert reply_on(patient).outcome is not None
+    assert [action.verb for action in target.asked] == ["release"]
 
 
 def test_more_connections_than_make_sense_are_turned_away(tmp_path: Path) -> None:

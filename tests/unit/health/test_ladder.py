@@ -397,3 +397,13 @@ def test_an_eviction_that_was_only_told_is_made_when_the_site_acts() -> None:
     acting.tell(outcome(f"drain:{drain.token}:{drain.writes}", "done", 21.0), tick(22.0))
     assert pending(acting, "evict").startswith("evict:")
     assert not pending(acting, "evict").endswith(":dry")
+
+
+def test_what_a_pause_took_back_waits_for_no_test() -> None:
+    core = Core(policy.Settings(mode="drain", test_gpus=True))
+    core.tell(xid(PCI, 119, 10.0, SELF_EVIDENT[119]))
+    core.tell(pause(20.0, 600.0))
+    core.tell(xid(PCI, 154, 30.0, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"))
+    core.tell(tick(621.0), *looks(621.0), tick(1300.0))
+    assert core.health.subject(GPU).tested is not None
+    assert core.owed()[-1] == "release", "what may have been written is taken back"

@@ -5,9 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpuguard.actuators.gpus import dcgm
 from gpuguard.actuators.gpus.errand import WAITING
 from gpuguard.actuators.gpus.levels import Levels, Sku
 from gpuguard.actuators.gpus.site import distrusted
+from gpuguard.child.program import Answer
 from gpuguard.custody.remedies import Standing
 from tests.support.gpu_machine import ADDRESSES, GpuMachine, at_last, document
 from tests.support.wishes import remedy
@@ -47,6 +49,9 @@ def test_a_gpu_that_answers_without_a_fault_passes_and_says_what_ran(machine: Gp
         ("recovery", "Reset", "failed"),
         ("recovery", "Drain P2P", "failed"),
         ("recovery", "[Not Supported]", "done"),
+        ("recovery", "[Insufficient Permissions]", "done"),
+        ("recovery", "a word to come", "done"),
+        ("ecc", "ERR!", "done"),
     ],
 )
 def test_what_the_driver_reports_counts(machine: GpuMachine, what: str, value: str, result: str) -> None:
@@ -70,7 +75,8 @@ def test_an_older_driver_without_the_newer_fields_is_no_fault(machine: GpuMachin
 @pytest.mark.parametrize(
     ("shell", "result"),
     [("exit 9", "refused"), ("exit 12", "refused"), ("exec sleep 60", "refused"), ("exit 15", "failed"),
-     ("echo lost; exit 255", "failed")],
+     ("echo lost; exit 255", "refused"), ("exit 127", "refused"), ("kill -9 $$", "refused"), ("exit 0", "refused"),
+     ("echo '0, 0, A, B, C'; exit 0", "refused"), ("echo WARNING: fine; exit 1", "refused")],
 )  # fmt: skip
 def test_a_gpu_that_is_not_given_has_failed_and_a_driver_that_cannot_be_asked_says_nothing(
     machine: GpuMachine, shell: str, result: str
@@ -216,3 +222,11 @@ def test_a_second_look_without_a_drain_asks_the_driver_and_nothing_else(machine:
     assert (outcome.result, outcome.message) == ("done", "quick pass: 1 answered, the driver reports no fault")
     machine.told("recovery", ["Reset", "Reset"])
     assert at_last(hands, msgspec.structs.replace(look, key="again")).result == "failed"
+
+
+@pytest.mark.parametrize("gpu", ["1e300", '"\\u00b2"', "false", '"-1"', '"' + "9" * 60 + '"'])
+@pytest.mark.parametrize("word", ["Pass", "Fail"])
+def test_a_result_for_a_gpu_that_cannot_be_understood_says_nothing(gpu: str, word: str) -> None:
+    text = '{"DCGM Diagnostic": {"test_categories": [{"tests": [{"name": "x", "results": [{"entity_group": "GPU", '
+    text += f'"entity_id": {gpu}, "status": "{word}"}}]}}]}}]}}}}'
+    assert dcgm.verdict(Answer(code=0, out=text, err=""), [0]).verdict == "unknown"
