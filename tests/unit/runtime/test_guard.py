@@ -17,7 +17,7 @@ from gpuguard.ports import Actuator, FleetDrain, FleetReport, LedgerPage, NodeRe
 from gpuguard.runtime import guard
 from gpuguard.runtime.fleet_book import FRESH, Recorded, Shared
 from gpuguard.runtime.guard import Guarded, Settings, Target, guarded
-from gpuguard.store.ledger import DirectoryLedger
+from gpuguard.store.ledger import MARKER, DirectoryLedger
 from tests.support.fake_scontrol import FakeScontrol
 from tests.support.wishes import requeue, wish
 
@@ -521,6 +521,7 @@ def test_settings_that_say_nothing_are_refused(settings: dict[str, object], word
 def test_over_the_fake_scontrol_and_a_real_directory(tmp_path: Path) -> None:
     folder = tmp_path / "book"
     folder.mkdir()
+    (folder / MARKER).touch()
     fake = FakeScontrol(tmp_path)
     fake.put_others(0, 0.0, of=99)
 
