@@ -67,6 +67,7 @@ class DirectoryLedger:
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self.anew = f"remove the files {directory}/book-*"
         self._hanging: threading.Thread | None = None
 
     def read(self, until: float) -> LedgerPage:
