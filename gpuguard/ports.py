@@ -300,11 +300,13 @@ class Ledger(Protocol):
     """The book that all nodes of a fleet share, changed by compare-and-set alone.
 
     `until` is a moment of time.monotonic(); every call ends by then. `write` returns False when somebody was faster:
-    nothing was written, read again.
+    nothing was written, read again. `anew` is what a person does to have an empty book, in the words of a sentence
+    that begins with "to have an empty one": for one that nobody can read.
     Raises  ReadFailed when the keeper gives no answer, ReadRefused when it says no; both with the next step
     """
 
     name: str
+    anew: str
 
     def read(self, until: float) -> LedgerPage: ...
 

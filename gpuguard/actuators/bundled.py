@@ -287,6 +287,7 @@ class Book:
     """The fleet's book, kept by the scheduler; see ports.Ledger."""
 
     name = Bundled.name
+    anew = f"write an empty text to the scheduler's {BOOK}, see docs/scheduler-door.md"
 
     def __init__(self, door: Door) -> None:
         self._door = door

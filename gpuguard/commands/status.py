@@ -388,7 +388,7 @@ def _agent(agent: Mapping[str, Any]) -> str:  # Any: JSON mixes types
 def _mode(agent: Mapping[str, Any]) -> str:  # Any: JSON mixes types
     acts = "drains by itself" if agent["mode"] == "drain" else "observe-only, writes nothing outside"
     if agent["mode"] == "drain" and agent["target"] == DRY_RUN:
-        acts = 'writes nothing outside until [actuator] target is "slurm"'
+        acts = "writes nothing outside until [actuator] target names the scheduler: slurm, kubernetes or bundled"
     elif agent["policy"] == "observe":
         acts = "writes nothing outside under the policy observe"
     return f"version {agent['version']}, mode {agent['mode']} ({acts}), policy {agent['policy']}"

@@ -41,6 +41,9 @@ METHOD: Final = "RunHealthCheck"
 PATIENCE: Final = 0.05
 # One launcher a node asks once a restart: more at a time are tests, or somebody's loop.
 WORKERS: Final = 4
+# So many wait or are answered at a time; whoever comes then is told RESOURCE_EXHAUSTED, which NVRx takes for a yes.
+# What a user's loop sends would else be kept without limit.
+CALLS: Final = 64
 # NVRx sends one short word. Units: bytes
 REQUEST_LIMIT: Final = 64 * 1024
 # The whole cache may name hundreds of parts; the launcher prints what it is told on one line.
@@ -213,7 +216,7 @@ def serve(path: str, look: Callable[[], Verdict]) -> "Callable[[], None]":
     service = grpc.method_handlers_generic_handler(SERVICE, {METHOD: grpc.unary_unary_rpc_method_handler(answer)})
     workers = ThreadPoolExecutor(WORKERS, "answer")
     limits = [("grpc.max_receive_message_length", REQUEST_LIMIT)]
-    server = grpc.server(workers, handlers=[service], options=limits)
+    server = grpc.server(workers, handlers=[service], options=limits, maximum_concurrent_rpcs=CALLS)
     before = os.umask(0o111)
     try:
         if os.path.lexists(path):

@@ -29,5 +29,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decay(seconds: float, half_life: float) -> float:
-    """The share of a score that is left after so long: 1 at once, and never more; half of it after each half-life."""
+    """The share of a score that is left after so long: 1 at once, and never more; half of it after each half-life.
+
+    With a half-life that is none, as only damage can have left one, nothing is left: it is no reason not to start.
+    """
+    if not half_life > 0.0:
+        return 0.0
     return math.exp2(-max(0.0, seconds) / half_life)

@@ -30,7 +30,7 @@ from gpuguard.custody.budget import (
     withdraw,
     write_book,
 )
-from gpuguard.errors import ReadFailed, ReadRefused
+from gpuguard.errors import NotUnderstood, ReadFailed, ReadRefused
 from gpuguard.ports import FleetReport, Ledger, LedgerPage, Overseer
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Shared:
         """The answer, which stands in the book."""
         page = self._ledger.read(self._until())
         fleet = FleetReport(target="", error="it was not asked, as the book alone seemed to decide; it is tried again")
-        if foregone(read_book(page.text), ask, self._limits, page.utc) is None:
+        if foregone(self._book_of(page), ask, self._limits, page.utc) is None:
             fleet = self._overseer.read_fleet()
         answer, written = self._change(lambda book, now: weigh(book, ask, fleet, self._limits, now), _is_refusal)
         if answer.granted and not written:
@@ -114,7 +114,7 @@ class Shared:
         tries = 0
         while True:
             page = self._ledger.read(until)
-            was = read_book(page.text)
+            was = self._book_of(page)
             book, said = change(was, page.utc)
             if book == was or self._written(page, book, until):
                 return said, True
@@ -123,6 +123,20 @@ class Shared:
                 return said, False
             # Those who met once would meet again.
             self._pause(random.uniform(0.0, min(PAUSE * 2 ** min(tries, 8), PAUSE_MOST)))
+
+    def _book_of(self, page: LedgerPage) -> Book:
+        """The book that was read.
+
+        Raises  NotUnderstood, with what a person does then
+        """
+        try:
+            return read_book(page.text)
+        except NotUnderstood as error:
+            raise NotUnderstood(
+                f"{error}. Where nodes have another version of gpuguard, give all the same; otherwise, to have an "
+                f"empty one, {self._ledger.anew}: what stands is seen at the scheduler",
+                error.text,
+            ) from error
 
     def _written(self, page: LedgerPage, book: Book, until: float) -> bool:
         return self._ledger.write(page, write_book(book), until)

@@ -55,7 +55,7 @@ class Settings:
     # "records": the scheduler's own list of drained nodes; "none": a machine alone, nothing is asked. "auto" takes the
     # directory where one is named, else what the target brings.
     ledger: Kind = "auto"
-    directory: str = ""  # on a file system that all nodes share and only root may write to
+    directory: str = ""  # shared by all nodes, for root alone to write to, with a file `gpuguard-fleet` in it
     deadline: Seconds = Seconds(2.0)  # for all that is asked of the book before a drain, and as much after it
 
     def __post_init__(self) -> None:

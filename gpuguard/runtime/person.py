@@ -53,6 +53,13 @@ def must_say_something(args: Namespace) -> None:
             raise UsageError(
                 f"--{option} must say something, as the history keeps it for ever; try --{option} {example}"
             )
+        try:
+            (text or "").encode()
+        except UnicodeEncodeError:
+            # What the shell passed on and is no UTF-8 comes as halves of surrogate pairs, which nothing can keep.
+            raise UsageError(
+                f"--{option} holds bytes that are no UTF-8, so it cannot be kept; try --{option} {example}"
+            ) from None
 
 
 def speak(folder: Path, parts: Parts, word: Word, *, alive: bool, clock: Clock, target: Actuator | None) -> Answer:

@@ -1,12 +1,15 @@
 """One webhook: a message is carried there, tried again for a while, and never sent anywhere else.
 
 Loaded only where a webhook is configured: HTTP, TLS and tenacity cost an agent some MiB. The address may be a secret as
-a whole (Slack's is), so only its scheme, host and port are ever shown. Redirects are not followed, the environment's
+a whole (Slack's is), so only its scheme, host and port are ever shown; of an answer nothing that may repeat a piece of
+the rest, as "Cannot POST /services/..." does. Redirects are not followed, the environment's
 proxies not used, and a certificate that is not trusted is a refusal like any other.
 
 Source  RFC 9110 sections 10.2.3 (Retry-After) and 15; RFC 6585 section 4 (429)
 """
 
+import html
+import http.client
 import ssl
 import threading
 import time
@@ -25,6 +28,9 @@ from gpuguard.web.client import Client, NoAnswer, on_loopback
 # What a receiver may ask us to wait for at once. Units: seconds
 LONGEST_ASKED: Final = 300.0
 ADDRESS_LIMIT: Final = 4096
+# Of an answer, where nothing of the address is in it; and how much of a piece of the address gives it away. Units: 1
+SAID_SHOWN: Final = 200
+GIVEN_AWAY: Final = 8
 # "Not now": it may be taken later as it is.
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 DROP_IN: Final = (
@@ -75,7 +81,8 @@ class Carrier:
             self._client.close()
 
     def _once(self, message: Message) -> None:
-        base, path = split(address_of(self._name, self._webhook), message.path)
+        address = address_of(self._name, self._webhook)
+        base, path = split(address, message.path)
         client = self._client_for(base)
         try:
             answer = client.ask(
@@ -84,10 +91,13 @@ class Carrier:
             )  # fmt: skip
         except NoAnswer as error:
             hint = "" if on_loopback(base) else f"; if that goes on: {DROP_IN}"
-            raise NotNow(f"{error}{hint}") from error
+            # What is no HTTP is quoted, and may repeat the address as well.
+            quoted = isinstance(error.__cause__, http.client.HTTPException)
+            words = f"{base}: {showable(str(error).encode(), split(address)[1])}" if quoted else str(error)
+            raise NotNow(f"{words}{hint}") from error
         if 200 <= answer.status < 300:
             return
-        said = answer.body[:200].decode("utf-8", "backslashreplace").strip()
+        said = showable(answer.body, split(address)[1])
         words = f"{base}: answered {answer.status}" + (f" ({said})" if said else "")
         if answer.status in AGAIN:
             raise NotNow(words, answer.retry_after)
@@ -133,6 +143,31 @@ def address_of(name: str, webhook: Webhook) -> Secret:
             [f"[notify.{name}] url_file: {webhook.url_file}: {why}; put the address there, for user gpuguard to read"]
         ) from error
     return Secret(text)
+
+
+def showable(body: bytes, secret: str) -> str:
+    """The beginning of an answer; of one that repeats a piece of path or query, in whatever form, nothing but that."""
+    text = body.decode("utf-8", "backslashreplace")
+    if any(piece in form for piece in _pieces(secret) for form in _forms(text)):
+        return "what it said repeats the address, and is not shown"
+    return text[:SAID_SHOWN].strip()
+
+
+def _forms(text: str) -> set[str]:
+    """As it stands, and as it reads when what was escaped for an address or a page, twice at most, is not any more."""
+    forms = {text}
+    for _ in range(2):
+        forms |= {plain for form in forms for plain in (urllib.parse.unquote_plus(form), html.unescape(form))}
+    return {form.casefold() for form in forms}
+
+
+def _pieces(secret: str) -> set[str]:
+    """What gives path and query away: each part of them, and each GIVEN_AWAY characters of a long one."""
+    found: set[str] = set()
+    for form in _forms(secret):
+        for part in form.replace("?", "/").replace("&", "/").replace("=", "/").split("/"):
+            found.update(part[at : at + GIVEN_AWAY] for at in range(max(1, len(part) - GIVEN_AWAY + 1)))
+    return {piece for piece in found if len(piece) > 1}  # a single letter is in every answer
 
 
 def split(address: str, path: str = "") -> tuple[str, str]:

@@ -6,6 +6,9 @@ newest generation that is whole is the book. Older ones are kept for a while, si
 by somebody who read long ago: after a link it is looked whether the generation that it follows still lies there, and as
 they are removed oldest first, a new one can only have been first while that does.
 
+Only a directory with the file `gpuguard-fleet` holds a book. A person makes that once, on the file server: the mount
+point of a share that is not mounted is an empty directory like any other, and on each node another one.
+
 The clock is the file server's: the time that it gives to a file made for that. A server that hangs holds a thread that
 is left behind, never the caller; while it hangs, nothing more is asked of it.
 
@@ -32,6 +35,8 @@ from gpuguard.ports import LedgerPage
 
 T = TypeVar("T")
 
+# Made by a person, never by us. What it says is not looked at.
+MARKER: Final = "gpuguard-fleet"
 MAGIC: Final = b"gpuguard-book 1"
 # Twice what an honest book has, several times over.
 LIMIT: Final = 1024 * 1024
@@ -55,13 +60,14 @@ _GONE: Final = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 class DirectoryLedger:
-    """The book in `directory`, which must be there: one made by mistake on a node's own disk would be a book of its
-    own."""
+    """The book in `directory`, which must be there, and marked: one made by mistake on a node's own disk would be a
+    book of its own."""
 
     name = "directory"
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
+        self.anew = f"remove the files {directory}/book-*"
         self._hanging: threading.Thread | None = None
 
     def read(self, until: float) -> LedgerPage:
@@ -138,6 +144,12 @@ class DirectoryLedger:
 
     def _read(self, until: float) -> LedgerPage:
         with _Folder(self._directory) as folder:
+            if not folder.is_marked():
+                raise ReadFailed(
+                    f"{self._directory} has no file {MARKER}, so it is not taken for the fleet's: is it not mounted on "
+                    f"this node? see `findmnt -T {self._directory}`. Where it is, and is new, "
+                    f"`touch {self._directory}/{MARKER}` there once, for all nodes"
+                )
             utc = folder.clock()
             for _ in range(LOOKS):
                 generations = folder.generations()
@@ -192,6 +204,13 @@ class _Folder:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+
+    def is_marked(self) -> bool:
+        """Whether a person said that the fleet's book belongs here."""
+        try:
+            return stat.S_ISREG(os.stat(MARKER, dir_fd=self._fd, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            return False
 
     def clock(self) -> float:
         """The file server's time."""

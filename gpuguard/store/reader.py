@@ -23,6 +23,7 @@ from gpuguard.store.rows import (
     STORY_COLUMNS,
     Column,
     Row,
+    UnknownVerb,
     as_text,
     clean,
     log_line,
@@ -62,11 +63,19 @@ class Queries:
         }
 
     def actions(self) -> tuple[OwedAction, ...]:
-        """Every action that is known, in the order in which they were first owed.
+        """Every action that is known, in the order in which they were first owed; less what a newer gpuguard did and
+        does not owe any more, by a verb that this one does not know.
 
-        Raises  NotUnderstood
+        Raises  NotUnderstood; UnknownVerb for such a one that is owed
         """
-        return tuple(map(owed_action, self._ask(f"SELECT {ACTION_COLUMNS} FROM actions ORDER BY seq")))
+        found = []
+        for row in self._ask(f"SELECT {ACTION_COLUMNS} FROM actions ORDER BY seq"):
+            try:
+                found.append(owed_action(row))
+            except UnknownVerb as error:
+                if not error.ended:
+                    raise
+        return tuple(found)
 
     def owed_actions(self) -> tuple[OwedAction, ...]:
         """The actions that must still be sent, oldest first.

@@ -7,11 +7,11 @@ Text from a kernel log may hold anything, lone surrogates and NUL too; what UTF-
 import msgspec
 
 from gpuguard.errors import NotUnderstood
-from gpuguard.model.actions import Action
+from gpuguard.model.actions import Action, Verb
 from gpuguard.model.events import LogLine
 from gpuguard.model.ids import BootId, EventId, SubjectId
 from gpuguard.model.instants import Instant
-from gpuguard.model.story import DetailScalar, OwedAction, OwedState, StoryEntry
+from gpuguard.model.story import OWED_STATES, DetailScalar, OwedAction, OwedState, StoryEntry
 
 Column = str | int | float | bytes | None
 Row = tuple[Column, ...]
@@ -21,6 +21,19 @@ RAW_LIMIT = 16 * 1024
 
 STORY_COLUMNS = "at_boot, at_mono, at_utc, at_estimated, kind, subject, event_id, cause, text, detail"
 ACTION_COLUMNS = "state, tries, not_before, last_message, body"
+
+
+class UnknownVerb(NotUnderstood):
+    """An action of a version that knows more; nothing says that it is damaged. `ended` when nobody owes it any more."""
+
+    def __init__(self, verb: str, body: str, *, ended: bool) -> None:
+        super().__init__(f"a stored action has the verb {verb!a}, which this gpuguard does not know", body)
+        self.ended = ended
+
+
+class _Named(msgspec.Struct):
+    verb: str
+
 
 _encoder = msgspec.json.Encoder()
 _action_decoder = msgspec.json.Decoder(Action)
@@ -132,7 +145,7 @@ def action_row(owed: OwedAction) -> Row:
 def owed_action(row: Row) -> OwedAction:
     """The action that ACTION_COLUMNS hold.
 
-    Raises  NotUnderstood
+    Raises  NotUnderstood; UnknownVerb
     """
     state, tries, due, message, body = row
     try:
@@ -144,7 +157,21 @@ def owed_action(row: Row) -> OwedAction:
             message=str(message),
         )
     except (ValueError, TypeError) as error:
+        if (verb := _unknown_verb(body)) is not None:
+            raise UnknownVerb(verb, str(body), ended=state in OWED_STATES and state != "owed") from error
         raise NotUnderstood(f"a stored action is damaged ({error})", str(row)) from error
+
+
+def _unknown_verb(body: Column) -> str | None:
+    try:
+        verb = msgspec.json.decode(str(body), type=_Named).verb
+    except (ValueError, RecursionError):
+        return None
+    try:
+        msgspec.convert(verb, Verb)
+    except msgspec.ValidationError:
+        return verb
+    return None
 
 
 def _number(value: Column) -> float:

@@ -25,7 +25,16 @@ from gpuguard.store.lock import AgentLock
 from gpuguard.store.modes import close_to_others, create_private
 from gpuguard.store.reader import DATABASE_NAME, Queries
 from gpuguard.store.retention import Settings, forget
-from gpuguard.store.rows import ACTION_COLUMNS, STORY_COLUMNS, action_row, as_text, clean, event_row, story_row
+from gpuguard.store.rows import (
+    ACTION_COLUMNS,
+    STORY_COLUMNS,
+    UnknownVerb,
+    action_row,
+    as_text,
+    clean,
+    event_row,
+    story_row,
+)
 from gpuguard.store.schema import migrate, newest, version_of
 
 __all__ = ["DATABASE_NAME", "Settings", "SqliteStore", "StoreOpened", "open_store"]
@@ -303,6 +312,11 @@ def _examine(connection: sqlite3.Connection, path: Path) -> int:
     if version == newest():
         try:
             Queries(connection, path).actions()
+        except UnknownVerb as error:
+            raise StoreFailed(
+                f"{path}: {error}, and which is still owed; it was left untouched: install the newer gpuguard again, "
+                "or move the file away to start with an empty memory"
+            ) from error
         except NotUnderstood as error:
             raise _Damaged(str(error)) from error
     return version

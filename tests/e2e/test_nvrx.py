@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import signal
 import socket
 import stat
@@ -17,6 +18,7 @@ import grpc
 import msgspec
 import pytest
 
+from gpuguard.daemons.nvrx import CALLS, Verdict, serve
 from gpuguard.runtime import cache
 from gpuguard.runtime.clock import read_boot_id
 from tests.support.agents import Agent
@@ -135,6 +137,31 @@ def test_noise_on_the_socket_disturbs_nobody(nvrx: Nvrx) -> None:
             link.connect(nvrx.socket)
             link.sendall(noise)
             assert takes_the_node(asked(nvrx.socket))
+
+
+def test_who_comes_when_too_many_wait_is_told_so_and_nothing_is_kept_of_it(tmp_path: Path) -> None:
+    answering, more = threading.Event(), 20
+
+    def look() -> Verdict:
+        answering.wait(60)
+        return Verdict(True, "OK", "nothing stands")
+
+    stop = serve(str(tmp_path / "nvrx.sock"), look)
+    refused: queue.SimpleQueue[grpc.Future] = queue.SimpleQueue()
+    try:
+        with grpc.insecure_channel(f"unix://{tmp_path}/nvrx.sock") as channel:
+            call = channel.unary_unary(METHOD)
+            asked_all = [call.future(b"", timeout=60) for _ in range(CALLS + more)]
+            for future in asked_all:
+                future.add_done_callback(refused.put)
+            codes = {refused.get(timeout=60).code() for _ in range(more)}
+            assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+            answering.set()
+            assert sum(future.code() is grpc.StatusCode.OK for future in asked_all) == CALLS
+            assert call(b"", timeout=60), "when it is over, all are answered again"
+    finally:
+        answering.set()
+        stop()
 
 
 def test_many_ask_at_once(nvrx: Nvrx) -> None:

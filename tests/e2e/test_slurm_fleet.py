@@ -59,6 +59,7 @@ def test_a_node_that_is_down_counts_and_a_controller_that_is_away_tells_nothing(
 @pytest.mark.parametrize("ledger", ["records", "directory"])
 def test_of_three_nodes_that_want_it_at_once_one_is_drained(slurm: Cluster, tmp_path: Path, ledger: str) -> None:
     """One of three is the most that a fleet so small may lose: all ask in the same moment."""
+    (tmp_path / "gpuguard-fleet").touch()
     settings = FleetSettings(directory=str(tmp_path) if ledger == "directory" else "")
     ready = Barrier(3)
 

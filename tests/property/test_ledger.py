@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuguard.ports import LedgerPage
-from gpuguard.store.ledger import DirectoryLedger
+from gpuguard.store.ledger import MARKER, DirectoryLedger
 
 # Each adds its name to the book so often as it is told, and prints a line for each that it was told to be in it.
 WRITER = """
@@ -37,23 +37,33 @@ def start(folder: Path, checkout: Path, name: str, times: int) -> "subprocess.Po
     )  # fmt: skip
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return marked(tmp_path)
+
+
+def marked(folder: Path) -> Path:
+    (folder / MARKER).touch()
+    return folder
+
+
 def text(folder: Path) -> list[str]:
     return DirectoryLedger(str(folder)).read(time.monotonic() + 60).text.decode().split()
 
 
-def test_no_change_of_many_processes_is_lost(tmp_path: Path, checkout: Path) -> None:
-    writers = [start(tmp_path, checkout, f"w{number}", 40) for number in range(8)]
+def test_no_change_of_many_processes_is_lost(folder: Path, checkout: Path) -> None:
+    writers = [start(folder, checkout, f"w{number}", 40) for number in range(8)]
     told = [line for writer in writers for line in writer.communicate()[0].split()]
     assert {writer.returncode for writer in writers} == {0}
     assert len(told) == 320
-    assert sorted(text(tmp_path)) == sorted(told)
+    assert sorted(text(folder)) == sorted(told)
 
 
 def test_a_process_that_is_killed_or_stopped_at_any_instruction_loses_nothing_of_the_others(
-    tmp_path: Path, checkout: Path
+    folder: Path, checkout: Path
 ) -> None:
-    victims = [start(tmp_path, checkout, f"v{number}", 10_000) for number in range(4)]
-    steady = [start(tmp_path, checkout, f"s{number}", 60) for number in range(3)]
+    victims = [start(folder, checkout, f"v{number}", 10_000) for number in range(4)]
+    steady = [start(folder, checkout, f"s{number}", 60) for number in range(3)]
     for place, victim in enumerate(victims):
         victim.stdout.readline()  # type: ignore[union-attr]
         victim.send_signal(signal.SIGSTOP if place % 2 else signal.SIGKILL)
@@ -65,7 +75,7 @@ def test_a_process_that_is_killed_or_stopped_at_any_instruction_loses_nothing_of
             victim.stdout.readline()  # type: ignore[union-attr]
         victim.kill()
         told += victim.communicate()[0].split()
-    found = text(tmp_path)
+    found = text(folder)
     assert len(found) == len(set(found)), "something was written twice"
     assert set(told) <= set(found)
 
@@ -77,7 +87,7 @@ def test_in_any_order_of_steps_what_was_written_stays(
     tmp_path_factory: pytest.TempPathFactory, writers: int, steps: list[tuple[int, str]]
 ) -> None:
     """Pages may be as old as they like, the directory may have been swept any number of times since."""
-    folder = tmp_path_factory.mktemp("book")
+    folder = marked(tmp_path_factory.mktemp("book"))
     books = [DirectoryLedger(str(folder)) for _ in range(writers)]
     pages: list[LedgerPage | None] = [None] * writers
     written: list[str] = []

@@ -41,6 +41,7 @@ class LeaseLedger:
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace
+        self.anew = f"`kubectl -n {namespace} delete lease {NAME}`"
         self._folder = path_of("apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases")
 
     def read(self, until: float) -> LedgerPage:
@@ -50,15 +51,21 @@ class LeaseLedger:
         """
         try:
             answer = self._api.ask("GET", f"{self._folder}/{NAME}", until)
-            lease, utc = read(answer, Lease), answer.utc
         except NotThere:
             return LedgerPage(version="", text=b"", utc=self._now(until))
         except (ActionDeferred, ActionRefused) as error:
             raise _failed("the fleet's book cannot be read", error) from error
-        if utc is None:
+        if answer.utc is None:
             raise ReadFailed(NO_CLOCK)
-        text = (lease.metadata.annotations or {}).get(BOOK, "")
-        return LedgerPage(version=lease.metadata.resource_version, text=_unpacked(text), utc=utc)
+        try:
+            lease = read(answer, Lease)
+            text = _unpacked((lease.metadata.annotations or {}).get(BOOK, ""))
+        except (ActionDeferred, ReadFailed) as error:
+            raise ReadFailed(
+                f"the fleet's book in the Lease {self._namespace}/{NAME} is not understood: {error}; to have an empty "
+                f"one, {self.anew}: what stands is seen at the Nodes"
+            ) from error
+        return LedgerPage(version=lease.metadata.resource_version, text=text, utc=answer.utc)
 
     def write(self, page: LedgerPage, text: bytes, until: float) -> bool:
         """The book is `text`, or somebody was faster and nothing was written.
@@ -126,7 +133,7 @@ def _unpacked(text: str) -> bytes:
         unpacking = zlib.decompressobj()
         book = unpacking.decompress(base64.b64decode(text[len(PACKED) :], validate=True), BOOK_MOST)
     except (binascii.Error, zlib.error) as error:
-        raise ReadFailed(f"the fleet's book cannot be unpacked: {error}") from error
+        raise ReadFailed(f"it cannot be unpacked ({error})") from error
     if not unpacking.eof:
-        raise ReadFailed(f"the fleet's book is longer than {BOOK_MOST} bytes, or broken off")
+        raise ReadFailed(f"it is longer than {BOOK_MOST} bytes, or broken off")
     return book

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuguard.custody.token import parse_reason
+from gpuguard.custody.token import parse_reason, parse_token
+from gpuguard.errors import NotUnderstood
 from gpuguard.ports import NodeReport
 from gpuguard.web.kubernetes import FIELD_MANAGER
 
@@ -26,6 +27,7 @@ SINCE: Final = "gpuguard.io/drained-at"
 REBOOT: Final = "gpuguard.io/reboot-requested"
 # Key of the taint and of the label: for pods that tolerate, for people and programs that select.
 UNFIT: Final = "gpuguard.io/unfit"
+EFFECT: Final = "NoSchedule"
 CONDITION: Final = "GpuguardUnfit"
 # What is kept of a foreign text.
 REASON_KEPT: Final = 400
@@ -117,12 +119,23 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def marked(self) -> bool:
         """Whether anything of ours stands on it."""
-        ours = any(taint.key == UNFIT for taint in self.taints) or UNFIT in (self.metadata.labels or {})
+        ours = any(map(is_ours, self.taints)) or UNFIT in (self.metadata.labels or {})
         return ours or any(key in self.annotations for key in (DRAIN, SINCE, REBOOT))
 
     def condition(self, kind: str) -> Condition | None:
         """What is said of it under this type, None for nothing."""
         return next((c for c in self.status.conditions or () if c.type == kind), None)
+
+
+def is_ours(taint: Taint) -> bool:
+    """Whether we wrote it: with our key, our effect and a token. One of our key that says else is a person's."""
+    if (taint.key, taint.effect) != (UNFIT, EFFECT):
+        return False
+    try:
+        parse_token(taint.value)
+    except NotUnderstood:
+        return False
+    return True
 
 
 def parse_node(node: Node) -> NodeReport:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuguard.actuators.kubernetes.node import CONDITION, DRAIN, REBOOT, SINCE, UNFIT, Node, Taint
+from gpuguard.actuators.kubernetes.node import CONDITION, DRAIN, EFFECT, REBOOT, SINCE, UNFIT, Node, Taint, is_ours
 from gpuguard.custody.token import parse_reason
 from gpuguard.model.actions import DrainVerb
 
@@ -35,27 +35,25 @@ Json = dict[str, Any]  # Any: what JSON holds
 
 def drain_of(node: Node, reason: str, utc: float) -> Json:
     """The node takes no new pods, and says why."""
-    taint = Taint(key=UNFIT, value=str(parse_reason(reason) or ""), effect="NoSchedule")
     return {
         "metadata": {
             "resourceVersion": node.metadata.resource_version,
             "annotations": {DRAIN: reason, SINCE: stamp(utc)},
             "labels": {UNFIT: "true"},
         },
-        "spec": {"unschedulable": True, "taints": _encoded((*_others(node), taint))},
+        "spec": {"unschedulable": True, "taints": _encoded(_with_ours(node, reason))},
     }
 
 
 def reason_of(node: Node, reason: str) -> Json:
     """Our drain has another reason; the cordon is not touched."""
-    taint = Taint(key=UNFIT, value=str(parse_reason(reason) or ""), effect="NoSchedule")
     return {
         "metadata": {
             "resourceVersion": node.metadata.resource_version,
             "annotations": {DRAIN: reason},
             "labels": {UNFIT: "true"},
         },
-        "spec": {"taints": _encoded((*_others(node), taint))},
+        "spec": {"taints": _encoded(_with_ours(node, reason))},
     }
 
 
@@ -89,8 +87,8 @@ def missing(after: Node, asked: Json) -> str:
     if "unschedulable" in spec and after.spec.unschedulable != bool(spec["unschedulable"]):
         lacks.append("unschedulable")
     if "taints" in spec:
-        wanted = [t["key"] for t in spec["taints"] or () if t["key"] == UNFIT]
-        if [t.key for t in after.taints if t.key == UNFIT] != wanted:
+        wanted = [(t.get("value", ""), t["effect"]) for t in spec["taints"] or () if t["key"] == UNFIT]
+        if sorted((t.value, t.effect) for t in after.taints if t.key == UNFIT) != sorted(wanted):
             lacks.append("taints")
     return ", ".join(lacks)
 
@@ -159,7 +157,14 @@ def moment(text: str) -> float | None:
 
 
 def _others(node: Node) -> tuple[Taint, ...]:
-    return tuple(taint for taint in node.taints if taint.key != UNFIT)
+    return tuple(taint for taint in node.taints if not is_ours(taint))
+
+
+def _with_ours(node: Node, reason: str) -> tuple[Taint, ...]:
+    """Ours beside all others. The server takes no two of one key and effect: another's keeps pods away as ours does."""
+    others = _others(node)
+    ours = Taint(key=UNFIT, value=str(parse_reason(reason) or ""), effect=EFFECT)
+    return others if any((t.key, t.effect) == (UNFIT, EFFECT) for t in others) else (*others, ours)
 
 
 def _encoded(taints: tuple[Taint, ...]) -> list[Json]:

@@ -445,8 +445,33 @@ def test_the_book_is_changed_by_whoever_read_it_last(kube: FakeKube, here: Kuber
 @pytest.mark.parametrize("text", ["zlib:!", "zlib:AAAA", "zlib:eJw="])
 def test_a_book_that_cannot_be_unpacked_is_none(kube: FakeKube, here: Kubernetes, text: str) -> None:
     kube.put(LEASE, {"metadata": {"annotations": {"gpuguard.io/drain-budget": text}}})
-    with pytest.raises(ReadFailed):
+    with pytest.raises(ReadFailed, match=r"one, `kubectl -n \S+ delete lease gpuguard-drain-budget`"):
         here.ledger().read(time.monotonic() + 5.0)
+
+
+@pytest.mark.parametrize(
+    "lease", [{"metadata": None}, {"metadata": {"annotations": {"gpuguard.io/drain-budget": None}}}]
+)
+def test_a_lease_that_is_none_says_how_to_be_rid_of_it(kube: FakeKube, here: Kubernetes, lease: Any) -> None:
+    kube.fail("GET", "/leases", 200, lease)
+    with pytest.raises(ReadFailed, match=r"one, `kubectl -n \S+ delete lease gpuguard-drain-budget`"):
+        here.ledger().read(time.monotonic() + 5.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "effect", "beside"), [("", "NoExecute", True), ("7f3a", "NoExecute", True), ("mine", "NoSchedule", False)]
+)
+def test_a_taint_of_our_key_that_another_wrote_stays(
+    kube: FakeKube, here: Kubernetes, value: str, effect: str, beside: bool
+) -> None:
+    """The server takes no second one of the same key and effect."""
+    theirs = {"key": UNFIT, "effect": effect} | ({"value": value} if value else {})
+    kube.change({"spec": {"taints": [theirs]}})
+    assert here.perform(wish("drain")).result == "done"
+    ours = {"key": UNFIT, "value": "7f3a", "effect": "NoSchedule"}
+    assert kube.here()["spec"]["taints"] == ([theirs, ours] if beside else [theirs])
+    assert here.perform(wish("release")).result == "done"
+    assert kube.here()["spec"]["taints"] == [theirs]
 
 
 def test_what_is_left_of_another_token_is_not_ours_to_take(kube: FakeKube, here: Kubernetes) -> None:

@@ -71,6 +71,10 @@ def test_a_finding_that_does_not_stand_is_refused_with_those_that_do(node: Machi
 def test_a_name_and_a_reason_are_asked_for(node: Machine) -> None:
     with pytest.raises(UsageError, match="--by must say something"):
         ask(node, "ack", "xid79", "--by", " ", "--reason", "x")
+    with pytest.raises(
+        UsageError, match="--reason holds bytes that are no UTF-8, so it cannot be kept; try --reason '"
+    ):
+        ask(node, "ack", "xid79", "--by", "mia", "--reason", "\udcff")
     with pytest.raises(UsageError, match="--reason must say something"):
         ask(node, "ack", "xid79", "--by", "mia", "--reason", "")
     assert UsageError.exit_code == USAGE_ERROR

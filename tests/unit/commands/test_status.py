@@ -210,7 +210,7 @@ def test_a_healthy_dry_run_needs_nobody(node: Machine, capsys: Output) -> None:
     node.config.write_text(config_text("drain").replace("slurm", "dry_run"))
     assert ask(node, "status", "--live") == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert 'mode drain (writes nothing outside until [actuator] target is "slurm")' in text
+    assert "(writes nothing outside until [actuator] target names the scheduler: slurm, kubernetes or bundled)" in text
     assert "scheduler dry_run: none is asked, as the target is a dry run" in text
 
 

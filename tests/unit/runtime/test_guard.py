@@ -17,7 +17,7 @@ from gpuguard.ports import Actuator, FleetDrain, FleetReport, LedgerPage, NodeRe
 from gpuguard.runtime import guard
 from gpuguard.runtime.fleet_book import FRESH, Recorded, Shared
 from gpuguard.runtime.guard import Guarded, Settings, Target, guarded
-from gpuguard.store.ledger import DirectoryLedger
+from gpuguard.store.ledger import MARKER, DirectoryLedger
 from tests.support.fake_scontrol import FakeScontrol
 from tests.support.wishes import requeue, wish
 
@@ -89,6 +89,7 @@ class Shelf:
     """A ledger in memory; `fault` happens before or after a named step."""
 
     name: str = "shelf"
+    anew: str = "empty the shelf"
     text: bytes = b""
     version: int = 0
     utc: float = NOW
@@ -518,9 +519,22 @@ def test_settings_that_say_nothing_are_refused(settings: dict[str, object], word
         msgspec.convert(settings, Settings)
 
 
+@pytest.mark.parametrize("text", [b"garbage", b'{"version": 99}', b"null", b"[]"])
+def test_a_book_that_nobody_can_read_puts_drains_off_and_says_what_to_do(text: bytes, tmp_path: Path) -> None:
+    fake = FakeScontrol(tmp_path)
+    fake.put_others(0, 0.0, of=99)
+    target = slurm.build(slurm.Settings(scontrol=str(fake.path), node="here"))
+    shared = Shared(Shelf(text=text), target, Limits(), 2.0, "1")
+    outcome = Guarded(target, shared).perform(drain())
+    assert outcome.result == "deferred"
+    assert "give all the same; otherwise, to have an empty one, empty the shelf: what stands" in outcome.message
+    assert fake.writes == []
+
+
 def test_over_the_fake_scontrol_and_a_real_directory(tmp_path: Path) -> None:
     folder = tmp_path / "book"
     folder.mkdir()
+    (folder / MARKER).touch()
     fake = FakeScontrol(tmp_path)
     fake.put_others(0, 0.0, of=99)
 

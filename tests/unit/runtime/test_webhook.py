@@ -12,7 +12,7 @@ from gpuguard.errors import ActionRefused, ConfigInvalid
 from gpuguard.model.units import Seconds, Secret
 from gpuguard.notices import Message, alertmanager, generic
 from gpuguard.runtime.telling_settings import Settings
-from gpuguard.runtime.webhook import LONGEST_ASKED, Carrier, NotNow, _wait, address_of, split
+from gpuguard.runtime.webhook import LONGEST_ASKED, Carrier, NotNow, _wait, address_of, showable, split
 from tests.support.webhooks import receiver
 
 MESSAGE = Message(body=b"{}", headers={"Content-Type": "application/json"})
@@ -51,6 +51,45 @@ def test_what_will_never_be_taken_is_not_tried_again(status: int) -> None:
         _carrier(f"{there.base}{SECRET}").carry(MESSAGE)
     assert len(there.came) == 1
     assert "verysecret" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["Cannot POST /services/T00/B00/verysecret", "no hook %76erysecret", "no hook %2576erysecret", "VERYSECRET",
+     "/services&#x2F;T00", "verysecr...", "x" * 195 + "verysecret", "key=hidden+word", "&#118;erysecret"],
+)  # fmt: skip
+def test_an_answer_that_repeats_the_address_is_not_shown(said: str) -> None:
+    for secret in (f"{SECRET}?key=hidden+word", "/%73ervices/T00/B00/%76erysecret?key=hidden%20word"):
+        assert showable(said.encode(), secret) == "what it said repeats the address, and is not shown"
+
+
+def test_any_other_answer_is_shown_as_far_as_it_is_short() -> None:
+    assert showable(b" no_service\n", SECRET) == "no_service"
+    assert showable(b"x" * 300, SECRET) == "x" * 200
+    assert showable(b"\xff", "/") == "\\xff"
+
+
+def test_neither_a_complaint_nor_a_broken_answer_shows_the_address() -> None:
+    for status, reply in (
+        (ActionRefused, b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%s"),
+        (NotNow, b"%.0d%s"),
+    ):
+        text = b"Cannot POST " + SECRET.encode()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+
+            def answer(server: socket.socket = server, words: bytes = reply % (len(text), text)) -> None:
+                with server.accept()[0] as peer:
+                    peer.recv(65536)
+                    peer.sendall(words)
+
+            thread = threading.Thread(target=answer, name="answer")
+            thread.start()
+            once = Settings(tries=1, longest_wait=Seconds(0.001), timeout=Seconds(5.0))
+            with pytest.raises(status, match="repeats the address, and is not shown") as failed:
+                _carrier(f"http://127.0.0.1:{server.getsockname()[1]}{SECRET}", once).carry(MESSAGE)
+            thread.join()
+        assert "T00" not in str(failed.value)
+        assert "verysecret" not in str(failed.value)
 
 
 def test_a_redirect_is_not_followed() -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpuguard.errors import ReadFailed
 from gpuguard.ports import Ledger
 from gpuguard.store import ledger as module
-from gpuguard.store.ledger import GENERATIONS_KEPT, LEFT_OVER_AFTER, LIMIT, DirectoryLedger, _file
+from gpuguard.store.ledger import GENERATIONS_KEPT, LEFT_OVER_AFTER, LIMIT, MARKER, DirectoryLedger, _file
 
 ROOT = os.geteuid() == 0
 
@@ -23,11 +23,12 @@ def soon() -> float:
 
 @pytest.fixture
 def book(tmp_path: Path) -> DirectoryLedger:
+    (tmp_path / MARKER).touch()
     return DirectoryLedger(str(tmp_path))
 
 
 def generations(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != MARKER)
 
 
 def grown(book: DirectoryLedger, times: int) -> None:
@@ -40,7 +41,24 @@ def test_it_is_a_ledger(book: DirectoryLedger) -> None:
     assert ledger.name == "directory"
 
 
-def test_an_empty_directory_is_an_empty_book(book: DirectoryLedger, tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ["nothing", "a book", "a folder of that name", "a link of that name"])
+def test_a_directory_without_the_file_that_a_person_makes_is_not_mounted_and_nothing_is_made_in_it(
+    book: DirectoryLedger, tmp_path: Path, left: str
+) -> None:
+    if left == "a book":
+        grown(book, 2)
+    (tmp_path / MARKER).unlink()
+    if left == "a folder of that name":
+        (tmp_path / MARKER).mkdir()
+    if left == "a link of that name":
+        (tmp_path / MARKER).symlink_to("/etc/hostname")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ReadFailed, match=f"is it not mounted on this node.*`touch {tmp_path}/{MARKER}` there once"):
+        book.read(soon())
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_marked_directory_without_a_book_is_an_empty_one(book: DirectoryLedger, tmp_path: Path) -> None:
     page = book.read(soon())
     assert page.text == b""
     assert abs(page.utc - time.time()) < 60
@@ -77,10 +95,10 @@ def test_who_slept_while_others_went_on_has_lost_even_where_the_name_is_free_aga
 
 def test_a_directory_that_was_emptied_meanwhile_is_another_book(book: DirectoryLedger, tmp_path: Path) -> None:
     page = book.read(soon())
-    for path in tmp_path.iterdir():
+    for path in tmp_path.glob("book-*"):
         path.unlink()
     assert not book.write(page, b"old", soon())
-    for path in tmp_path.iterdir():
+    for path in tmp_path.glob("book-*"):
         path.unlink()
     assert DirectoryLedger(str(tmp_path)).read(soon()).text == b""
     assert not book.write(page, b"old", soon()), "the same name, another file"

@@ -1,5 +1,6 @@
 """What was committed is there, whole, whatever happens to the process, the disk or the file."""
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -228,7 +229,7 @@ def _fill(path: Path) -> None:
         pytest.param(lambda data: data[:100], id="cut after the header"),
         pytest.param(lambda data: data[: len(data) // 2], id="cut in half"),
         pytest.param(lambda data: data[:8192] + b"\xa5" * 8192 + data[16384:], id="two pages overwritten"),
-        pytest.param(lambda data: data.replace(b'"verb":"drain"', b'"verb":"blast"'), id="an action nobody knows"),
+        pytest.param(lambda data: data.replace(b'"verb":"drain"', b'"verb":12345.0'), id="an action nobody knows"),
     ],
 )
 def test_a_damaged_file_is_moved_aside_with_its_bytes(path: Path, damage: object) -> None:
@@ -248,6 +249,31 @@ def test_a_damaged_file_is_moved_aside_with_its_bytes(path: Path, damage: object
     assert aside.read_bytes() == damaged
     assert opened.store.actions() == ()
     opened.store.commit(change(1))
+    opened.store.close()
+
+
+@pytest.mark.parametrize("state", ["owed", "done"])
+def test_the_memory_is_not_replaced_for_a_verb_of_a_newer_version(path: Path, state: str) -> None:
+    store = SqliteStore(path, clock=ManualClock())
+    for number in range(3):
+        store.commit(change(number))
+    keys = [owed.action.key for owed in store.actions()]
+    store.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute(
+            'UPDATE actions SET state = ?, body = replace(body, \'"verb":"drain"\', \'"verb":"blast"\') WHERE key = ?',
+            (state, keys[1]),
+        )
+    if state == "owed":
+        with pytest.raises(
+            StoreFailed, match=r"verb 'blast', .*still owed; .*install the newer gpuguard again, or move"
+        ):
+            open_store(path, clock=ManualClock())
+        assert [found.name for found in path.parent.glob("*.corrupt-*")] == []
+        return
+    opened = open_store(path, clock=ManualClock())
+    assert opened.replaced is None
+    assert [owed.action.key for owed in opened.store.actions()] == [keys[0], keys[2]]
     opened.store.close()
 
 
