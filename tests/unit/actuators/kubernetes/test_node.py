@@ -73,12 +73,20 @@ def test_who_cordoned(managers: tuple[str, ...], other: str) -> None:
 
 def test_taints_are_written_whole() -> None:
     theirs = {"key": "x", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
-    thing = node({"spec": {"taints": [theirs, {"key": UNFIT, "effect": "NoExecute"}]}})
+    old = {"key": UNFIT, "value": "0bad", "effect": "NoSchedule"}
+    thing = node({"spec": {"taints": [theirs, old]}})
     asked = writes.drain_of(thing, REASON, 0.0)
     assert asked["spec"]["taints"] == [theirs, {"key": UNFIT, "value": "7f3a", "effect": "NoSchedule"}]
     assert asked["metadata"]["resourceVersion"] == "7"
     assert writes.release_of(thing, cordon=True)["spec"] == {"taints": [theirs], "unschedulable": None}
     assert writes.release_of(thing, cordon=False)["spec"] == {"taints": [theirs]}
+
+
+def test_a_taint_with_our_key_that_somebody_else_set_is_theirs() -> None:
+    theirs = {"key": UNFIT, "effect": "NoExecute"}
+    thing = node({"spec": {"taints": [theirs]}})
+    assert theirs in writes.drain_of(thing, REASON, 0.0)["spec"]["taints"]
+    assert writes.release_of(thing, cordon=True)["spec"]["taints"] == [theirs]
 
 
 def test_what_lacks_in_an_answer_is_named() -> None:
