@@ -72,10 +72,11 @@ def settle(health: Health, event: AnyEvent, settings: Settings) -> Settled:
         owed.extend(more)
     for name, step in due.items():
         errand = left.get(name) or Errand(verb=step.verb, about=step.about, subject=step.subject.id, since=event.at)
-        spent = _is_spent(errand, event, settings)
+        tried_out = _is_tried_out(errand, event, settings)
+        spent = tried_out and step.drain is not None  # a second look that found nothing calls nobody
         if errand.spent is not spent and name in left:
             errand = left[name] = msgspec.structs.replace(errand, spent=spent)
-        if spent or not _is_due(errand, step, event):
+        if tried_out or not _is_due(errand, step, event):
             continue
         used = (*health.tokens.used, *(o.action.token for o in owed))
         left[name], action = errands.owe(
@@ -173,7 +174,7 @@ def _second_looks(health: Health, event: AnyEvent) -> Iterable[Step]:
             yield Step(verb="test", about=subject.id, subject=subject, code=standing.finding.code, drain=None)
 
 
-def _is_spent(errand: Errand, event: AnyEvent, settings: Settings) -> bool:
+def _is_tried_out(errand: Errand, event: AnyEvent, settings: Settings) -> bool:
     """Whether it was tried as often as it may be in a day, and is due all the same."""
     tried = len(errands.recent(errand, event.at, DAY))
     return errand.verb != "evict" and errand.pending is None and tried >= _tries(errand.verb, settings)

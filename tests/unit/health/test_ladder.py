@@ -383,6 +383,17 @@ def test_tries_that_are_used_up_are_known() -> None:
     assert (errand.verb, errand.number, errand.spent) == ("reboot", 2, True)
 
 
+def test_second_looks_are_finite_and_call_nobody() -> None:
+    core = Core(policy.Settings(mode="drain", test_gpus=True))
+    core.tell(xid(PCI, 109, 10.0, HANG))
+    for n in range(1, 12):
+        core.tell(xid(PCI, 109, 1000.0 * n, HANG), tick(1000.0 * n + 1.0))
+        if pending(core, "test"):
+            answer(core, "test", "done", 1000.0 * n + 2.0)
+    (errand,) = core.health.errands.values()
+    assert (core.owed().count("test"), errand.spent) == (ALL.test_tries, False)
+
+
 def test_an_eviction_that_was_only_told_is_made_when_the_site_acts() -> None:
     watching = Core(dataclasses.replace(ALL, mode="observe"))
     watching.tell(xid(PCI, 79, 10.0, SELF_EVIDENT[79]))
