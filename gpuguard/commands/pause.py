@@ -83,15 +83,17 @@ def answer(args: Namespace, clock: "Clock", *, target: "Actuator | None" = None)
         }  # fmt: skip
         sys.stdout.write(json.dumps(facts) + "\n")
     else:
-        from gpuguard.runtime.words import page, paragraph
+        from gpuguard.runtime.words import page, paragraph, span
 
         drain = health.drain
         if args.end:
             text = "gpuguard may act on this node again." if before else "Nothing was paused."
         else:
-            text = f"gpuguard keeps its hands off this node for {args.seconds / 3600:g} h ({told.message})."
-            if drain is not None:
+            text = f"gpuguard keeps its hands off this node for {span(args.seconds)} ({told.message})."
+            if drain is not None and drain.state == "standing":
                 text += f" Its drain {drain.token} stays as it is: {drain.reason}"
+            elif drain is not None and drain.state == "owed":
+                text += f" Its drain {drain.token}, which is not known to stand, is decided on afterwards."
         sys.stdout.write(page(paragraph(text)))
     return 1 if args.end and before is None else 0
 

@@ -357,6 +357,10 @@ def _actuator_step(answered: str, wanted: str) -> str:
         return "it still has its old configuration: systemctl stop gpuguard-actuator.service; it starts by itself"
     if answered == DRY_RUN:
         return f"{SET_TARGET}, then systemctl stop gpuguard-actuator.service; it starts by itself"
+    if answered == "kubernetes":
+        return "its message names what is missing: the address, the token, or a right; docs/kubernetes.md has a table"
+    if answered == "bundled":
+        return "its message names what is missing: the scheduler's address, its token, or this node's name there"
     if answered != UNREACHED:
         return "`scontrol ping` tells whether slurmctld is up, `scontrol show node` by which name it knows this node"
     target = f"{SET_TARGET}, then " if wanted == DRY_RUN else ""

@@ -102,7 +102,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 def _policy(text: str) -> str:
     if text.partition(":")[0] != MANUAL and text not in (*POLICIES, *FLEET_POLICIES, "all"):
-        raise ArgumentTypeError(f"there is no policy {text!r}; there are {', '.join(POLICIES)}, {MANUAL}, or all")
+        raise ArgumentTypeError(
+            f"there is no policy {text!r}; there are {', '.join(POLICIES)}, {MANUAL}, or all; of a fleet "
+            f"{', '.join(FLEET_POLICIES)}, or all"
+        )
     return text
 
 

@@ -5,6 +5,7 @@ each webhook, and the loop, which alone decides. Nothing but the loop touches th
 """
 
 import gc
+import os
 import random
 import signal
 import socket
@@ -111,7 +112,7 @@ class Agent:
             return None
         from gpuguard.runtime import telling
 
-        return telling.build(self._parts.config, forms, state_dir, self._clock, counts, socket.gethostname())
+        return telling.build(self._parts.config, forms, state_dir, self._clock, counts, host_name())
 
     def _make_loop(self, replaced: str | None) -> tuple[Loop, Batch]:
         if replaced:
@@ -287,13 +288,18 @@ class Agent:
         """The page that speaks the names of another exporter."""
         module = plugins.shelf("gpuguard.compat")[name]
         settings = self._parts.config.settings(f"compat.{name}")
-        hostname = socket.gethostname()
+        hostname = host_name()
         return printed(lambda: module.page(self._snapshot(), settings, hostname))
 
     def _families(self) -> Iterator[Metric]:
         snapshot = self._snapshot()
         for module in self._metric_shelf.values():
             yield from module.families(snapshot)
+
+
+def host_name() -> str:
+    """What this machine is called: in a pod, whose own name changes with each of them, what its Node is called."""
+    return os.environ.get("NODE_NAME", "") or socket.gethostname()
 
 
 def _tell(transition: Transition) -> None:

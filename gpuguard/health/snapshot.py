@@ -93,6 +93,7 @@ def _line(health: Health, level: int, sources: tuple[SourceView, ...]) -> str:
     parts = []
     for subject in sorted(concerned, key=lambda s: s.id):
         codes = [s.finding.code for s in subject.standing if s.finding.severity != "info" and s.secondary_to is None]
+        codes = codes or [s.finding.code for s in subject.standing if s.finding.severity != "info"]
         remedy = f", needs {subject.remedy}" if subject.remedy != "none" else ""
         parts.append(f"{component(subject)} {subject.state} ({', '.join(codes) or _proving(subject)}{remedy})")
     return "; ".join(parts)

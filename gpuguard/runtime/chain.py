@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuguard.health import past
 from gpuguard.health.machine import remedy_rank
+from gpuguard.health.state import Health
 from gpuguard.incident.join import explained_by
 from gpuguard.incident.ranks import rank
 from gpuguard.model.health import Drain, Standing, SubjectHealth
@@ -34,6 +35,8 @@ STEPS = {
     "reboot": "when no job runs, reboot the node",
     "replace": "have the part replaced; its serial is {serial}",
 }
+REMEDIES = ("evict", "test", "reset", "reboot")
+HINDERED = ("refused", "failed", "held")
 AFTERWARDS = {
     "foreign": "somebody else holds the node: gpuguard takes it when they let go, unless it is mended by then",
     "refused": "the scheduler refused the drain, so jobs may still come: drain the node by hand",
@@ -65,8 +68,26 @@ def of_subject(known: Known, reader: StoreReader, asked: SubjectHealth) -> Facts
     }  # fmt: skip
     if drain is not None and drain.code == "operator":
         facts["story"] = [_told(entry) for entry in _about(reader, drain.token) if entry.kind == "operator"]
+    facts["paused"] = _pause(health)
+    facts["remedies"] = [
+        {
+            "verb": e.verb,
+            "subject": e.subject,
+            "came": e.came,
+            "message": e.message,
+            "tries": e.number,
+            "spent": e.spent,
+        }
+        for e in health.errands.values()
+        if e.verb in REMEDIES and not e.dry and (asked.id in (NODE, e.subject)) and (e.came in HINDERED or e.spent)
+    ]
     facts["next"] = list(_next(facts))
     return facts
+
+
+def _pause(health: Health) -> Facts | None:
+    pause = health.pause
+    return None if pause is None else {"by": pause.by, "reason": pause.reason, "since": pause.since.utc}
 
 
 def acknowledgements(subject: SubjectHealth, standing: Iterable[Standing]) -> Iterator[str]:
@@ -249,6 +270,12 @@ def _next(facts: Facts) -> Iterator[str]:
     """What a person can do now, the usual first."""
     drain = facts["drain"]
     unfit = [s for s in facts["subjects"] if s["state"] == "unfit"]
+    if (pause := facts["paused"]) is not None:
+        yield f"{pause['by']} keeps gpuguard's hands off this node ({pause['reason']}); `gpuguard pause --end` ends it"
+    waits = any(r["verb"] == "test" and r["came"] == "refused" for r in facts["remedies"])
+    for remedy in facts["remedies"]:
+        came = f"was {remedy['came']}" if remedy["came"] in HINDERED else "did not help"
+        yield f"the {remedy['verb']} of {remedy['subject']} {came}: {remedy['message']}"
     for subject in unfit:
         address = subject["pci"] or subject["subject"]
         step = STEPS[subject["remedy"]].format(address=address, serial=subject["serial"] or "not known")
@@ -272,5 +299,7 @@ def _next(facts: Facts) -> Iterator[str]:
         yield "`gpuguard resume --yes` gives the node back"
     elif drain["state"] == "refused":
         yield "correct what the scheduler said, then `gpuguard drain --reason TEXT --yes` asks again"
+    elif facts["subjects"] and not unfit and waits:
+        yield "no test can be made: once the part is known to be well, `gpuguard resume --yes` gives the node back"
     elif facts["subjects"] and not unfit:
         yield "gpuguard gives the node back by itself once it stayed clean; `gpuguard resume --yes` does it now"

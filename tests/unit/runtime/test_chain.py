@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gpuguard.model.ids import SubjectId, TokenId
-from gpuguard.runtime.chain import of_subject, of_token
+from gpuguard.runtime.chain import _next, of_subject, of_token
 from gpuguard.runtime.known import find_subject, look_up
 from tests.support.incidents import LOST, REMAP, Machine, lost_gpu
 
@@ -83,6 +83,30 @@ def test_probation_tells_how_it_ends(node: Machine) -> None:
     lost_gpu(node)
     node.person("ack", code="xid79")
     assert "once it stayed clean" in str(chain(node)["next"])
+
+
+def test_a_pause_is_told_where_one_asks_why(node: Machine) -> None:
+    lost_gpu(node)
+    node.person("pause", seconds=3600.0, reason="cables")  # type: ignore[arg-type]  # the word has more than texts
+    assert "keeps gpuguard's hands off this node (cables)" in str(chain(node)["next"])
+
+
+def test_a_test_that_cannot_be_made_is_told_with_what_a_person_can_do(node: Machine) -> None:
+    lost_gpu(node)
+    node.person("ack", code="xid79")
+    facts = chain(node)
+    refused = {
+        "verb": "test",
+        "subject": "gpu0",
+        "came": "refused",
+        "message": "no nvidia-smi",
+        "tries": 1,
+        "spent": False,
+    }
+    steps = list(_next({**facts, "remedies": [refused]}))
+    assert "the test of gpu0 was refused: no nvidia-smi" in steps
+    assert "`gpuguard resume --yes` gives the node back" in steps[-1]
+    assert not any("by itself" in step for step in steps)
 
 
 def test_an_unknown_token_is_an_orphan_and_known_ones_are_not(node: Machine) -> None:
