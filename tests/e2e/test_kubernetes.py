@@ -141,7 +141,9 @@ def test_the_taints_and_labels_of_others_survive(apiserver: ApiServer) -> None:
     here = apiserver.actuator(name)
     assert here.perform(wish("drain")).result == "done"
     assert apiserver.taints(name) == [("dedicated", "NoSchedule"), ("x", "NoExecute"), (UNFIT, "NoSchedule")]
-    apiserver.core.patch_node(name, {"spec": {"taints": [*theirs, {"key": UNFIT, "effect": "NoSchedule"}, LATE]}})
+    apiserver.core.patch_node(
+        name, {"spec": {"taints": [*theirs, {"key": UNFIT, "value": "7f3a", "effect": "NoSchedule"}, LATE]}}
+    )
     assert here.perform(wish("release")).result == "done"
     assert apiserver.taints(name) == [("dedicated", "NoSchedule"), ("x", "NoExecute"), ("late", "NoSchedule")]
     assert [taint.time_added for taint in apiserver.seen(name).spec.taints][:2] == added
