@@ -134,15 +134,14 @@ def test_our_reason_is_updated_in_place(slurm: Cluster) -> None:
     assert slurm.states()[NODE] == "IDLE+DRAIN"
 
 
-def test_another_gpuguard_token_is_foreign_until_adopted(slurm: Cluster) -> None:
+def test_another_gpuguard_token_is_foreign_and_adopted_by_its_own_name_alone(slurm: Cluster) -> None:
     here = actuator(slurm)
     assert here.perform(wish("drain", token="0001")).result == "done"
-    for verb in ("drain", "update_reason", "release"):
+    for verb in ("drain", "update_reason", "release", "adopt"):
         assert here.perform(wish(verb, token="0002")).result == "foreign"
-    assert here.perform(wish("adopt", token="0002")).result == "done"
-    assert slurm.reason(NODE).startswith("gpuguard:0002 ")
-    assert here.perform(wish("release", token="0001")).result == "foreign"
-    assert here.perform(wish("release", token="0002")).result == "done"
+    assert here.perform(wish("adopt", token="0001")).result == "done"
+    assert slurm.reason(NODE).startswith("gpuguard:0001 ")
+    assert here.perform(wish("release", token="0001")).result == "done"
     slurm.await_state(NODE, "IDLE")
 
 
