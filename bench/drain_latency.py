@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.support.kmsg import say, unlimited_writes
+from tests.support.kmsg import push_out, say, unlimited_writes
 from tests.support.slurm import Cluster
 
 NODE = "node1"
@@ -90,6 +90,7 @@ def main() -> int:
         try:
             cluster.start()
             cluster.reset()
+            push_out()
             log = (folder / "log.txt").open("wb")
             for module, options in (
                 ("gpuguard.daemons.actuator", []),

@@ -38,6 +38,11 @@ def say(*lines: str) -> None:
         os.close(fd)
 
 
+def push_out(lines: int = 400) -> None:
+    """What earlier tests and drills wrote leaves a ring of 128 KiB: whoever reads all of it reads none of theirs."""
+    say(*(f"filler {number}: {'.' * 900}" for number in range(lines)))
+
+
 class SecondReader:
     """An independent reader of the same ring, from its end on: the records it saw, and the numbers it missed."""
 
