@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from gpuguard.custody.ownership import Judgement, about_the_drain, judge, unwritten
+from gpuguard.custody.ownership import Judgement, about_the_drain, judge, lifted, shown, unwritten
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import ActionDeferred, ActionRefused, ConfigInvalid, ReadFailed, ReadRefused
 from gpuguard.model.actions import Action, DrainVerb, Outcome
@@ -208,7 +208,9 @@ class Bundled:
         if not self._write(page, action, wanted, until):
             return None
         after = self._report(self._read(until))
-        return self._lifted(action, before, after) if verb == "release" else self._drained(action, before, after)
+        if verb == "release":
+            return lifted(action.token, before, after, "the scheduler")
+        return self._drained(action, before, after)
 
     def _within_our_drain(self, action: Action, until: float) -> Outcome | None:
         """Our drain says what more is wished; None when somebody wrote meanwhile."""
@@ -241,20 +243,10 @@ class Bundled:
             message = f"{saw}, reason {after.reason!r}"
             return Outcome(result="done", message=message, node_state=before.state)
         if after.drained and after.reason != before.reason:
-            message = f"somebody else wrote at the same moment: {saw}, reason {_shown(after)}"
+            message = f"somebody else wrote at the same moment: {saw}, reason {shown(after)}"
             return Outcome(result="foreign", message=message, node_state=before.state)
         message = f"the scheduler took the write, yet nothing changed: {saw}"
         return Outcome(result="deferred", message=message, retry_after=5.0, node_state=before.state)
-
-    def _lifted(self, action: Action, before: NodeReport, after: NodeReport) -> Outcome:
-        saw = f"was {before.state}, is {after.state}"
-        if after.ours == action.token:
-            message = f"the scheduler did not lift our drain: {saw}"
-            return Outcome(result="deferred", message=message, retry_after=10.0, node_state=before.state)
-        if after.drained:
-            message = f"our drain is lifted, and another one stands: {saw}, reason {_shown(after)}"
-            return Outcome(result="done", message=message, node_state=before.state)
-        return Outcome(result="done", message=f"our drain is lifted: {saw}", node_state=before.state)
 
     def _unwritten(self, judgement: Judgement, seen: NodeReport) -> Outcome:
         unknown = "; did it join by that name? else set `node` in [actuators.bundled]"
@@ -362,8 +354,3 @@ def _word(path: str) -> str:
     if not word or not word.isprintable() or " " in word:
         raise ActionRefused(f"{path} holds no token: one word; see `token_file` in [actuators.bundled]")
     return word
-
-
-def _shown(report: NodeReport) -> str:
-    """A reason that somebody else wrote, short and printable."""
-    return ascii(report.reason[:80])

@@ -202,12 +202,29 @@ def unwritten(judgement: Judgement, seen: NodeReport, hint: str = "") -> Outcome
     A reason of somebody else's is shown short and printable.
     """
     results: dict[Call, Result] = {"done": "done", "never": "foreign", "wait": "deferred", "write": "deferred"}
-    reason = f" with reason {seen.reason[:80]!a}" if seen.reason else ""
+    reason = f" with reason {shown(seen)}" if seen.reason else ""
     said = f"{seen.node} is {seen.state}{reason}" if seen.error is None else seen.error
     return Outcome(
         result=results[judgement.call], message=f"{judgement.why}; {said}{hint}", retry_after=judgement.retry_after,
         node_state=seen.state or None,
     )  # fmt: skip
+
+
+def lifted(token: TokenId, before: NodeReport, after: NodeReport, target: str, hint: str = "") -> Outcome:
+    """The outcome of a release, from what `target` showed before and after it; `hint` is what it said to that."""
+    saw = f"was {before.state}, is {after.state}"
+    if after.ours == token:
+        message = f"{target} did not lift our drain: {saw}{hint}"
+        return Outcome(result="deferred", message=message, retry_after=10.0, node_state=before.state)
+    if after.drained:
+        message = f"our drain is lifted, and another one stands: {saw}, reason {shown(after)}"
+        return Outcome(result="done", message=message, node_state=before.state)
+    return Outcome(result="done", message=f"our drain is lifted: {saw}", node_state=before.state)
+
+
+def shown(report: NodeReport) -> str:
+    """A reason that somebody else wrote, short and printable."""
+    return ascii(report.reason[:80])
 
 
 def condition_of(report: NodeReport) -> Condition:

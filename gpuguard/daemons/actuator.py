@@ -10,7 +10,6 @@ usage   gpuguard-actuator [--config FILE] [--socket PATH] [--allow-user NAME]...
 
 import argparse
 import contextlib
-import errno
 import grp
 import os
 import pwd
@@ -18,7 +17,6 @@ import select
 import selectors
 import signal
 import socket
-import stat
 import struct
 import sys
 import time
@@ -34,6 +32,7 @@ from gpuguard.model.units import Seconds
 from gpuguard.ports import Actuator
 from gpuguard.runtime import targets
 from gpuguard.runtime.actuator_settings import Settings
+from gpuguard.runtime.sockets import remove_dead
 
 USAGE_ERROR: Final = 64
 # systemd hands sockets over from this descriptor on (man sd_listen_fds).
@@ -250,8 +249,7 @@ def own_socket(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     before = os.umask(0o117)
     try:
-        if os.path.lexists(path):
-            _remove_dead(path)
+        remove_dead(path)
         listener.bind(path)
     except OSError as error:
         listener.close()
@@ -262,18 +260,6 @@ def own_socket(path: str) -> socket.socket:
         os.chown(path, -1, grp.getgrnam("gpuguard").gr_gid)
     listener.listen(LINKS)
     return listener
-
-
-def _remove_dead(path: str) -> None:
-    if not stat.S_ISSOCK(os.lstat(path).st_mode):
-        raise FileExistsError(errno.EEXIST, "something that is no socket lies there")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-    raise FileExistsError(errno.EADDRINUSE, "another gpuguard-actuator listens there")
 
 
 def handed_socket(environ: Mapping[str, str]) -> socket.socket | None:

@@ -18,8 +18,6 @@ import errno
 import json
 import os
 import signal
-import socket
-import stat
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +31,7 @@ from gpuguard.runtime.clock import read_boot_id
 from gpuguard.runtime.config import load_config
 from gpuguard.runtime.notify import Notifier
 from gpuguard.runtime.nvrx_settings import Settings
+from gpuguard.runtime.sockets import remove_dead
 
 USAGE_ERROR: Final = 64
 SERVICE: Final = "nvhcd.HealthCheckService"
@@ -219,8 +218,7 @@ def serve(path: str, look: Callable[[], Verdict]) -> "Callable[[], None]":
     server = grpc.server(workers, handlers=[service], options=limits, maximum_concurrent_rpcs=CALLS)
     before = os.umask(0o111)
     try:
-        if os.path.lexists(path):
-            _remove_dead(path)
+        remove_dead(path)
         if server.add_insecure_port(f"unix:{path}") == 0:
             raise OSError(errno.EADDRNOTAVAIL, "gRPC cannot listen there")
         os.chmod(path, 0o666)
@@ -238,22 +236,6 @@ def serve(path: str, look: Callable[[], Verdict]) -> "Callable[[], None]":
             os.unlink(path)
 
     return stop
-
-
-def _remove_dead(path: str) -> None:
-    """Nothing lies at `path` any more.
-
-    Raises  OSError when it is no socket, or one on which somebody listens
-    """
-    if not stat.S_ISSOCK(os.lstat(path).st_mode):
-        raise FileExistsError(errno.EEXIST, "something that is no socket lies there")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-            return
-    raise FileExistsError(errno.EADDRINUSE, "another process listens there")
 
 
 def log(level: str, event: str, **facts: object) -> None:

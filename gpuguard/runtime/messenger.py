@@ -48,6 +48,7 @@ class Messenger:
         self._sent = 0
         self._missed = 0
         self._looked_for: TokenId | None = None
+        self._unread: str | None = None
 
     def start(self) -> None:
         """Actions are carried from now on."""
@@ -86,25 +87,31 @@ class Messenger:
         )  # fmt: skip
 
     def look(self) -> None:
-        """The core hears of it when our drain stands no longer; what cannot be told is no news."""
+        """The core hears of it when our drain stands no longer; what cannot be told is no news, and said once."""
         token = self._standing()
         if token != self._looked_for:
             self._looked_for, self._missed = token, 0
-        report = read_safely(self._actuator) if token is not None else None
-        if token is None or report is None or judge(report, "update_reason", token).call != "never":
+        if token is None:
+            return
+        report = read_safely(self._actuator)
+        if report.error != self._unread:
+            self._unread = report.error
+            if report.error is not None:
+                log.warning("drain.unseen", token=token, reason=report.error)
+        judgement = judge(report, "update_reason", token)
+        if judgement.call != "never":
             self._missed = 0
             return
         self._missed += 1
         if self._missed < LOOKS:
             return
         self._missed = 0
-        why = judge(report, "update_reason", token).why
         log.warning("drain.taken_away", token=token, state=report.state, reason=report.reason)
         key = f"update_reason:{token}:seen"
         self._put(
             ActionOutcome(
                 id=self._id(key), at=self._clock.now(), key=key, result="foreign", node_state=report.state,
-                message=f"{why}; {report.node} is {report.state}",
+                message=f"{judgement.why}; {report.node} is {report.state}",
             )
         )  # fmt: skip
 

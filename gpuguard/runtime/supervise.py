@@ -350,13 +350,12 @@ def perform_safely(actuator: Actuator, action: Action) -> Outcome:
         return Outcome(result="deferred", message=message, retry_after=CRASHED_AGAIN_AFTER)
 
 
-def read_safely(actuator: Actuator) -> NodeReport | None:
-    """What the target says of this node; None where it does not say, or crashed over it."""
+def read_safely(actuator: Actuator) -> NodeReport:
+    """What the target says of this node; where the actuator crashes, a report whose error has its words."""
     try:
-        report = actuator.read_state()
-    except Exception:  # noqa: BLE001 - the same home: whoever only looks can do without the answer
-        return None
-    return report if report.error is None else None
+        return actuator.read_state()
+    except Exception as error:  # noqa: BLE001 - the same home
+        return NodeReport(target=actuator.name, node="", error=f"{actuator.name} crashed with {_words(error)}")
 
 
 def _words(error: Exception) -> str:

@@ -20,7 +20,7 @@ from gpuguard.actuators.slurm.node import TARGET, StateRefused, complaint_of, pa
 from gpuguard.actuators.slurm.scontrol import Scontrol
 from gpuguard.child.program import Unanswered
 from gpuguard.child.slurm import NODE_NAME, Job, Jobs, own_node
-from gpuguard.custody.ownership import Judgement, about_the_drain, judge, unwritten
+from gpuguard.custody.ownership import Judgement, about_the_drain, judge, lifted, shown, unwritten
 from gpuguard.custody.remedies import standing
 from gpuguard.custody.token import parse_reason
 from gpuguard.errors import Absent, ActionDeferred, ActionRefused, ConfigInvalid, NotUnderstood
@@ -173,11 +173,11 @@ class Slurm:
         saw = f"was {before.state}, is {after.state}"
         if after.ours == action.token and after.reason.startswith(action.reason):
             # A working node may carry a note of somebody's; Slurm has one text only, so ours keeps it in the story.
-            replaced = f", in place of {_shown(before)}" if before.reason and not before.drained else ""
+            replaced = f", in place of {shown(before)}" if before.reason and not before.drained else ""
             message = f"{saw}, reason {after.reason!r}{replaced}"
             return Outcome(result="done", message=message, node_state=before.state)
         if after.drained and not (before.drained and after.reason == before.reason):
-            message = f"somebody else wrote at the same moment: {saw}, reason {_shown(after)}"
+            message = f"somebody else wrote at the same moment: {saw}, reason {shown(after)}"
             return Outcome(result="foreign", message=message, node_state=before.state)
         message = f"Slurm took the write, yet nothing changed: {saw}"
         return Outcome(result="deferred", message=message, retry_after=5.0, node_state=before.state)
@@ -199,14 +199,7 @@ class Slurm:
             after = self._read(until)
             if judge(after, "release", action.token).call != "write":
                 break
-        saw = f"was {before.state}, is {after.state}"
-        if after.ours == action.token:
-            message = f"Slurm did not lift our drain: {saw}{said}"
-            return Outcome(result="deferred", message=message, retry_after=10.0, node_state=before.state)
-        if after.drained:
-            message = f"our drain is lifted, and somebody else drained since: {saw}, reason {_shown(after)}"
-            return Outcome(result="done", message=message, node_state=before.state)
-        return Outcome(result="done", message=f"our drain is lifted: {saw}", node_state=before.state)
+        return lifted(action.token, before, after, "Slurm", said)
 
     def _requeue(self, action: Action, until: float) -> Outcome:
         """The job is back in the queue, or was past it already, or the outcome says who acts next."""
@@ -310,8 +303,3 @@ def _own_name(settings: Settings, environ: Mapping[str, str]) -> str:
 
 def _state(job: Job | None) -> str | None:
     return job.state if job is not None else None
-
-
-def _shown(report: NodeReport) -> str:
-    """A reason that somebody else wrote, short and printable."""
-    return ascii(report.reason[:80])

@@ -32,8 +32,9 @@ from gpuguard.model.events import (
     Tick,
 )
 from gpuguard.model.health import Decision
-from gpuguard.model.ids import NODE, EventId, pci_of
+from gpuguard.model.ids import NODE, EventId, SubjectId, pci_of
 from gpuguard.model.instants import Instant
+from gpuguard.model.readings import Rate, Values
 from gpuguard.ports import AnyDetector
 from gpuguard.simulator.fleet.faults import DAY
 from gpuguard.simulator.fleet.machine import ADDRESSES, EPOCH, Machine
@@ -50,8 +51,9 @@ NVML_DEADLINE, NVML_FIRST, NVML_LONGEST = 4.0, 10.0, 600.0
 SHOWS_WITHIN = 1800.0
 SOURCES = ("kmsg", "journal", "pci_config", "nvml", "infiniband", "edac")
 SWEPT_BY = {"fast": "nvml", "medium": "nvml", "slow": "nvml", "infiniband": "infiniband", "edac": "edac"}
-WORKS = {"fast": "fast", "medium": "medium", "slow": "slow", "infiniband": "medium", "edac": "medium"}
+WORKS: dict[str, Rate] = {"fast": "fast", "medium": "medium", "slow": "slow", "infiniband": "medium", "edac": "medium"}
 
+Rows = dict[SubjectId, Values]
 Later = Callable[[float, Callable[[float], None]], None]
 
 
@@ -234,7 +236,11 @@ class Agent:
         def told(at: float) -> None:
             if not self._hung:
                 return
-            row = {"nvml_hung": 1, "nvml_hung_for_seconds": NVML_DEADLINE, "nvml_hung_call": "nvmlDeviceGetFieldValues"}
+            row: Values = {
+                "nvml_hung": 1,
+                "nvml_hung_for_seconds": NVML_DEADLINE,
+                "nvml_hung_call": "nvmlDeviceGetFieldValues",
+            }
             self._happens(at, self._sweep(at, "nvml", "fast", {NODE: row}, 2 * NVML_LONGEST))
             follow = self._while_running(self._still_hung(min(2 * wait, NVML_LONGEST)))
             self._later(at + wait + NVML_DEADLINE, follow)
@@ -457,9 +463,9 @@ class Agent:
         )
         self._tell(at, said)
 
-    def _sweep(self, at: float, source: str, kind: str, rows: dict, good_for: float) -> Sweep:  # type: ignore[type-arg]
+    def _sweep(self, at: float, source: str, kind: str, rows: Rows, good_for: float) -> Sweep:
         return Sweep(
-            id=self._id(f"{source}/{kind}", at), at=self.machine.instant(at), source=source, rate=WORKS[kind],  # type: ignore[arg-type]
+            id=self._id(f"{source}/{kind}", at), at=self.machine.instant(at), source=source, rate=WORKS[kind],
             valid_for=good_for, rows=rows,
         )  # fmt: skip
 

@@ -178,5 +178,7 @@ class Machine:
                 before = row.get(column)
                 if before is None:
                     continue
-                counts = column in COUNTED and isinstance(before, int) and isinstance(value, int)
-                row[column] = before + value if counts else value  # type: ignore[operator]  # both are int: counts
+                if column in COUNTED and isinstance(before, int) and isinstance(value, int):
+                    row[column] = before + value
+                else:
+                    row[column] = value

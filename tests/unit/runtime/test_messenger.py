@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+import structlog
 
 from gpuguard.model.actions import LET_GO, Action, Outcome
 from gpuguard.model.events import ActionOutcome
@@ -110,4 +111,15 @@ def test_nobody_is_asked_while_no_drain_of_ours_stands() -> None:
     desk = Desk(standing=None)
     desk.target.report = RuntimeError("asked")
     desk.messenger.look()
+    assert desk.heard() == []
+
+
+def test_that_nothing_could_be_seen_is_said_once_and_again_after_a_good_look() -> None:
+    desk = Desk()
+    with structlog.testing.capture_logs() as said:
+        for report in (RuntimeError("odd"), RuntimeError("odd"), OURS, RuntimeError("odd")):
+            desk.target.report = report
+            desk.messenger.look()
+    reasons = [line["reason"] for line in said if line["event"] == "drain.unseen"]
+    assert reasons == ["slurm crashed with RuntimeError: odd"] * 2
     assert desk.heard() == []
